@@ -1,0 +1,15 @@
+"""The web server's settings, read by gunicorn itself."""
+
+import os
+
+# Requests only write one row, so threads of one process go far.
+workers = int(os.environ.get("WEB_PROCESSES", "1"))
+threads = int(os.environ.get("WEB_THREADS", "4"))
+worker_class = "gthread"
+bind = os.environ.get("WEB_BIND", "0.0.0.0:8000")
+# Seconds. A request waits for the database at most 5 s and for nothing else.
+timeout = 30
+# Seconds for requests that run when the deploy sends TERM.
+graceful_timeout = 20
+keepalive = 75
+accesslog = None

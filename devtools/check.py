@@ -1,0 +1,96 @@
+"""``./dev check``: what can be known without running the product, as one table."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from devtools.child import ROOT
+from devtools.console import RED, paint, say
+
+WITHIN_S = 600.0
+GREEN = "32"
+TYPED = ("tasks", "config", "webhooks")
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    check: Check
+    passed: bool
+    output: str
+    seconds: float
+
+
+def main(argv: list[str]) -> int:
+    """``./dev check [NAME...]`` runs the named ones only."""
+    known = checks()
+    unknown = set(argv) - {check.name for check in known}
+    if unknown:
+        say(
+            f"No such check: {', '.join(sorted(unknown))}. There are {', '.join(c.name for c in known)}."
+        )
+        return 2
+    results = list(run([check for check in known if not argv or check.name in argv]))
+    for result in results:
+        if not result.passed:
+            say(
+                f"{paint(result.check.name, RED)}: {' '.join(result.check.argv[1:])}\n{result.output}"
+            )
+    for result in results:
+        say(_row(result))
+    return 0 if all(result.passed for result in results) else 1
+
+
+def checks() -> list[Check]:
+    python = sys.executable
+    bin_directory = Path(python).parent
+    typed = [package for package in TYPED if (ROOT / package).is_dir()]
+    return [
+        Check("lint", (python, "-m", "ruff", "check", "--quiet")),
+        Check("format", (python, "-m", "ruff", "format", "--check", "--quiet")),
+        Check("types", (python, "-m", "mypy", "--strict", *typed)),
+        Check("imports", (str(bin_directory / "lint-imports"),)),
+        Check("migrations", (python, "manage.py", "makemigrations", "--check", "--dry-run")),
+        Check("django", (python, "manage.py", "check")),
+    ]
+
+
+def run(chosen: list[Check]) -> Iterator[Result]:
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        yield from pool.map(_run_one, chosen)
+
+
+def _run_one(check: Check) -> Result:
+    begun = time.monotonic()
+    try:
+        done = subprocess.run(
+            check.argv,
+            cwd=ROOT,
+            env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=WITHIN_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Result(check, False, f"not done within {WITHIN_S:g} s", WITHIN_S)
+    return Result(check, done.returncode == 0, done.stdout, time.monotonic() - begun)
+
+
+def _row(result: Result) -> str:
+    verdict = paint("pass", GREEN) if result.passed else paint("FAIL", RED)
+    return f"{result.check.name:<12} {verdict} {result.seconds:6.1f} s"

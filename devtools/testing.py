@@ -1,0 +1,47 @@
+"""``./dev test``: pytest against a real PostgreSQL and a real Redis."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from devtools.foreground import run_in_foreground
+from devtools.servers import Postgres, Redis
+from devtools.supervisor import Supervisor
+
+MOST_PROCESSES = 8
+# Arguments under which one process is what the caller wants: a terminal, one test, or his own choice.
+ONE_PROCESS = ("--pdb", "--trace", "-s", "--capture=no", "--collect-only", "--co")
+
+
+def main(argv: list[str]) -> int:
+    with (
+        tempfile.TemporaryDirectory(
+            prefix="celeriac-test-", ignore_cleanup_errors=True
+        ) as directory,
+        Supervisor() as supervisor,
+    ):
+        env = {**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings"}
+        if not env.get("DATABASE_URL"):
+            postgres = Postgres(Path(directory) / "postgres", durable=False)
+            supervisor.add(postgres)
+            env["DATABASE_URL"] = postgres.url
+        if not env.get("BROKER_URL"):
+            redis = Redis(Path(directory) / "redis")
+            supervisor.add(redis)
+            env["BROKER_URL"] = redis.url
+        return run_in_foreground(
+            [sys.executable, "-m", "pytest", *process_arguments(argv), *argv], env
+        )
+
+
+def process_arguments(argv: Sequence[str]) -> list[str]:
+    """How many processes pytest gets: all processors, or one where several would be in the way."""
+    if any(argument.startswith(("-n", "--numprocesses", "-pno:xdist")) for argument in argv):
+        return []
+    if any(argument in ONE_PROCESS or "::" in argument for argument in argv):
+        return ["-n", "0"]
+    return ["-n", str(min(len(os.sched_getaffinity(0)), MOST_PROCESSES))]

@@ -1,0 +1,176 @@
+"""``./dev up``: the whole stack until Ctrl-C, reloaded when code changes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import watchfiles
+
+from config.topology import TOPOLOGY
+from devtools import running
+from devtools.child import ROOT
+from devtools.console import complain, echo, say
+from devtools.interrupts import StopRequested
+from devtools.ports import is_free
+from devtools.secrets_kept import kept_secret
+from devtools.stack import Ports, Stack, one_worker_per_queue
+from devtools.supervisor import failure_of
+
+KEPT = ROOT / ".var"
+RELOADED_ROLES = ("relay", "worker", "web")
+# A child that dies this soon after a reload died of the edit, and the next edit may cure it.
+EDIT_TO_BLAME_S = 20.0
+CREATE_ADMIN = """
+from django.contrib.auth import get_user_model
+import os
+User = get_user_model()
+if not User.objects.filter(username="admin").exists():
+    User.objects.create_superuser("admin", "", os.environ["ADMIN_PASSWORD"])
+"""
+
+
+def main(argv: list[str]) -> int:
+    given = _parse(argv)
+    running.refuse_second()
+    stack = Stack(
+        workers=one_worker_per_queue(given.queues),
+        flower=given.flower,
+        environment={"SECRET_KEY": kept_secret(KEPT / "secret-key"), **_flower_login()},
+        directory=KEPT,
+        ports=Ports(
+            web=given.port_web or _usual(8000),
+            flower=given.port_flower or _usual(5555),
+            postgres=given.port_postgres,
+            redis=given.port_redis,
+        ),
+        echo=echo,
+    )
+    try:
+        with stack, running.announced(stack.env):
+            _print_addresses(stack, _create_admin(stack))
+            return _stay(stack, reload=given.reload)
+    except StopRequested:
+        return 0
+
+
+def _usual(port: int) -> int | None:
+    """The port everybody expects, unless another stack has it."""
+    return port if is_free(port) else None
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./dev up", description=__doc__)
+    parser.add_argument("--no-reload", dest="reload", action="store_false")
+    parser.add_argument("--no-flower", dest="flower", action="store_false")
+    parser.add_argument(
+        "--queues",
+        type=lambda text: [name for name in text.split(",") if name],
+        default=list(TOPOLOGY.queues),
+        help="queues that get a worker, with commas; all declared ones unless given",
+    )
+    for server in ("web", "flower", "postgres", "redis"):
+        parser.add_argument(f"--port-{server}", type=int, help="a free one unless given")
+    return parser.parse_args(argv)
+
+
+def _flower_login() -> dict[str, str]:
+    if "FLOWER_BASIC_AUTH" in os.environ:
+        return {}
+    return {"FLOWER_BASIC_AUTH": f"flower:{kept_secret(KEPT / 'flower-password')}"}
+
+
+def _create_admin(stack: Stack) -> str:
+    """The password that the superuser got when it was created; an existing one is left alone."""
+    password = kept_secret(KEPT / "admin-password")
+    stack.manage("shell", "-v", "0", "-c", CREATE_ADMIN, env={"ADMIN_PASSWORD": password})
+    return password
+
+
+def _print_addresses(stack: Stack, password: str) -> None:
+    say("")
+    say(f"  Admin     {stack.web_url}/admin/  admin / {password}")
+    say(f"  API docs  {stack.web_url}/api/docs")
+    if stack.flower:
+        say(
+            f"  Flower    {stack.flower_url}/  {stack.env['FLOWER_BASIC_AUTH'].replace(':', ' / ')}"
+        )
+    say("  Debugger  ./dev worker --solo")
+    say("  Ctrl-C stops everything.")
+    say("")
+
+
+def _stay(stack: Stack, *, reload: bool) -> int:
+    """Until a signal, or until a child dies that no edit can cure: then 1."""
+    reloaded_at = float("-inf")
+    reported: set[str] = set()
+    for changed in _changes() if reload else _ticks():
+        if changed and _all_compile(changed):
+            _reload(stack, changed)
+            reloaded_at = time.monotonic()
+            reported.clear()
+        _stand_aside(stack, running.taken_over())
+        for service in stack.supervisor.failed():
+            if service.name in reported:
+                continue
+            complain(str(failure_of(service)))
+            reported.add(service.name)
+            if (
+                service.role not in RELOADED_ROLES
+                or time.monotonic() - reloaded_at > EDIT_TO_BLAME_S
+            ):
+                return 1
+            complain(f"{service.name} starts again at the next change")
+    return 1
+
+
+def _stand_aside(stack: Stack, taken: frozenset[str]) -> None:
+    """Stops the workers whose queues a terminal has taken over, and starts them when it has gone."""
+    running_now = set(stack.supervisor.names("worker"))
+    for worker in stack.workers:
+        if worker.queue in taken and worker.process in running_now:
+            say(f"{worker.process} leaves its queue to the worker in the terminal")
+            stack.supervisor.stop(worker.process)
+        elif worker.queue not in taken and worker.process not in running_now:
+            stack.start_worker(worker)
+
+
+def _changes() -> Iterator[frozenset[Path]]:
+    """What changed, in batches; an empty set once a second."""
+    watched = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    for batch in watchfiles.watch(
+        *watched,
+        watch_filter=watchfiles.PythonFilter(),
+        yield_on_timeout=True,
+        rust_timeout=1000,
+        raise_interrupt=True,
+    ):
+        yield frozenset(Path(path) for _, path in batch)
+
+
+def _ticks() -> Iterator[frozenset[Path]]:
+    while True:
+        time.sleep(1)
+        yield frozenset()
+
+
+def _all_compile(changed: Iterable[Path]) -> bool:
+    """A half-typed file must not take the stack down."""
+    for path in changed:
+        if not path.exists():
+            continue
+        try:
+            compile(path.read_text(), str(path), "exec")
+        except (SyntaxError, ValueError) as error:
+            complain(f"not reloaded: {error}")
+            return False
+    return True
+
+
+def _reload(stack: Stack, changed: Iterable[Path]) -> None:
+    say(f"reload: {', '.join(sorted(str(path.relative_to(ROOT)) for path in changed))}")
+    supervisor = stack.supervisor
+    supervisor.restart(*(name for role in RELOADED_ROLES for name in supervisor.names(role)))

@@ -1,0 +1,45 @@
+"""The client of the bank. It never retries: the task owns that."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import httpx
+
+# Seconds, each for connecting and for the silence between two bytes. Well below the time limit
+# of the queue, so that the task, not its executioner, decides what a slow bank means.
+TIMEOUT = httpx.Timeout(5.0, connect=2.0)
+
+
+class Unavailable(Exception):
+    """No answer, or one that says to come back: try again with the same key."""
+
+
+class Declined(Exception):
+    """The bank's final no."""
+
+
+@dataclass(frozen=True)
+class Charge:
+    id: str
+    amount_cents: int
+
+
+def charge(key: str, *, order_id: int, amount_cents: int, card: str) -> Charge:
+    """Charge a card once per ``key``. Raises Unavailable or Declined."""
+    try:
+        answer = httpx.post(
+            f"{os.environ['BANK_URL']}/charges",
+            headers={"Idempotency-Key": key},
+            json={"order_id": order_id, "amount_cents": amount_cents, "card": card},
+            timeout=TIMEOUT,
+        )
+    except httpx.TransportError as exc:
+        raise Unavailable(type(exc).__name__) from exc
+    if answer.status_code in (402, 422):
+        raise Declined(answer.json()["reason"])
+    if answer.status_code not in (200, 201):
+        raise Unavailable(f"status {answer.status_code}")
+    body = answer.json()
+    return Charge(body["id"], body["amount_cents"])

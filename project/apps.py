@@ -1,0 +1,8 @@
+"""The Django app of the project itself: it owns the user model."""
+
+from django.apps import AppConfig
+
+
+class ProjectConfig(AppConfig):
+    name = "project"
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,12 @@
+"""The Django app of the job engine."""
+
+from django.apps import AppConfig
+
+
+class TasksConfig(AppConfig):
+    name = "tasks"
+    verbose_name = "Background jobs"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from tasks import checks  # noqa: F401  (registers the system checks)

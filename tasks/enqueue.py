@@ -1,0 +1,340 @@
+"""Accepting jobs: validate, name the intent, insert or find the one that is there already.
+
+Everything happens in the caller's transaction and nothing talks to the broker: a rollback
+leaves no job, a broker that is down delays nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import batched
+from typing import Any, Literal
+from uuid import UUID
+
+from celery import current_app
+from django.db import OperationalError, connection, transaction
+from psycopg.errors import DeadlockDetected, LockNotAvailable
+
+from tasks import ledger, metrics, wake
+from tasks.errors import InvalidPayload, KeyConflict, Rejected, TasksError, UnknownTask
+from tasks.keys import check_key, key_from_template, window_keys
+from tasks.ledger import NewJob, Owner
+from tasks.payload import check_json, differing_fields, dumps, encode, fingerprint, signature_of
+from tasks.states import TERMINAL, State
+from tasks.wiring import topology
+
+OnConflict = Literal["return", "replace"]
+
+PRIORITY_RANGE = range(-100, 101)
+HEADERS_MAX_BYTES = 16 * 1024
+NAME_MAX = 100  # characters of a tenant, as in the column
+# Rows of one statement: large enough to hide the round trip, small enough for one answer.
+CHUNK = 1000
+# A racer saw nothing to read back because the other rolled back: more than twice in a row
+# means that somebody retries in a loop.
+READ_BACK_TRIES = 5
+
+
+@dataclass(frozen=True)
+class Enqueued:
+    """The answer. ``created`` is False for a repeat: same id, nothing new."""
+
+    job_id: UUID
+    created: bool
+    state: State
+    key: str
+    key_expires_at: datetime
+    derived: bool = False  # the key came from the content (``dedupe_window``)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The answer to an item of ``enqueue_many`` that was not accepted."""
+
+    error: TasksError
+
+
+@dataclass(frozen=True)
+class Item:
+    """One job of ``enqueue_many``."""
+
+    payload: Mapping[str, Any]
+    key: str | None = None
+    tenant: str = ""
+    priority: int = 0
+    run_at: datetime | None = None
+    start_by: datetime | None = None
+    ordering_key: str | None = None
+    on_conflict: OnConflict = "return"
+    # What Celery callers bring along; not part of the intent.
+    job_id: UUID | None = None
+    queue: str | None = None
+    headers: Mapping[str, Any] = field(default_factory=dict)
+
+
+def enqueue(
+    task: Any,
+    payload: Mapping[str, Any],
+    *,
+    key: str | None = None,
+    tenant: str = "",
+    priority: int = 0,
+    run_at: datetime | None = None,
+    start_by: datetime | None = None,
+    ordering_key: str | None = None,
+    wait: float = 0.0,
+    on_conflict: OnConflict = "return",
+) -> Enqueued:
+    """Accept one job of ``task`` (a LedgerTask or its name) in the caller's transaction.
+
+    ``wait``: seconds to wait for room, not inside a transaction. Raises Rejected, KeyConflict,
+    InvalidKey, InvalidPayload or UnknownTask; then nothing was written.
+    """
+    if wait > 0 and connection.in_atomic_block:
+        raise ValueError("wait > 0 inside a transaction would hold its locks; enqueue after it")
+    return accept(
+        task,
+        Item(
+            payload,
+            key=key,
+            tenant=tenant,
+            priority=priority,
+            run_at=run_at,
+            start_by=start_by,
+            ordering_key=ordering_key,
+            on_conflict=on_conflict,
+        ),
+    )
+
+
+def accept(task: Any, item: Item) -> Enqueued:
+    """``enqueue`` for callers that bring an Item."""
+    task = resolve(task)
+    window_s = getattr(task, "dedupe_window", None)
+    if window_s and item.key is None and not task.key:
+        return accept_in_window(task, item, window_s)
+    return insert_or_find(task, item, prepare(task, item))
+
+
+def enqueue_many(
+    task: Any, items: Iterable[Item | Mapping[str, Any]]
+) -> list[Enqueued | Refused]:
+    """Accept many jobs of one task, a thousand per statement, all in one transaction.
+
+    One answer per item, in order: an item that is refused does not stop the others.
+    """
+    task = resolve(task)
+    answers: list[Enqueued | Refused] = []
+    with transaction.atomic():
+        for chunk in batched(items, CHUNK):
+            answers += accept_chunk(task, [as_item(item) for item in chunk])
+    return answers
+
+
+# --- preparing ---------------------------------------------------------------------------
+
+
+def resolve(task: Any) -> Any:
+    """The task object for a task or its name."""
+    if isinstance(task, str):
+        found = current_app.tasks.get(task)
+        if found is None:
+            raise UnknownTask(task, "is its app in INSTALLED_APPS, and its module called tasks.py?")
+        task = found
+    if not getattr(task, "is_ledger_task", False):
+        raise UnknownTask(getattr(task, "name", repr(task)), "give it base=LedgerTask")
+    return task
+
+
+def prepare(task: Any, item: Item, key: str | None = None) -> NewJob:
+    """Check an item and bring it into the form in which it is stored."""
+    payload = signature_of(task).dump(item.payload)
+    check_options(item)
+    job_id = item.job_id or uuid7()
+    return NewJob(
+        id=job_id,
+        task=task.name,
+        queue=item.queue or task.queue or "default",
+        tenant=item.tenant,
+        key=key or key_of(task, item, payload, job_id),
+        fingerprint=fingerprint(task.name, payload),
+        payload=encode(payload),
+        headers=encode_headers(item.headers),
+        priority=item.priority,
+        run_at=item.run_at,
+        start_by=item.start_by,
+        ordering_key=item.ordering_key,
+    )
+
+
+def key_of(task: Any, item: Item, payload: Mapping[str, Any], job_id: UUID) -> str:
+    """The caller's name for the intent, else the task's, else a fresh one: each call is a job."""
+    if item.key is not None:
+        return check_key(item.key)
+    if task.key:
+        return key_from_template(task.key, payload, task.name)
+    return str(job_id)
+
+
+def check_options(item: Item) -> None:
+    if item.priority not in PRIORITY_RANGE:
+        raise InvalidPayload("must be a whole number from -100 to 100", path="priority")
+    if len(item.tenant) > NAME_MAX or not item.tenant.isprintable():
+        raise InvalidPayload(f"must be at most {NAME_MAX} printable characters", path="tenant")
+    if item.ordering_key is not None:
+        check_key(item.ordering_key)
+    for name in ("run_at", "start_by"):
+        moment = getattr(item, name)
+        if moment is not None and moment.tzinfo is None:
+            raise InvalidPayload("needs a time zone", path=name)
+
+
+def encode_headers(headers: Mapping[str, Any]) -> str | None:
+    if not headers:
+        return None
+    check_json(dict(headers), path="headers")
+    text = dumps(dict(headers))
+    if len(text.encode()) > HEADERS_MAX_BYTES:
+        raise InvalidPayload(f"larger than {HEADERS_MAX_BYTES} bytes", path="headers", malformed=True)
+    return text
+
+
+def uuid7() -> UUID:
+    """A time-ordered id (RFC 9562, version 7): new rows go to the end of the index."""
+    milliseconds = time.time_ns() // 1_000_000
+    value = (milliseconds & (2**48 - 1)) << 80 | int.from_bytes(os.urandom(10))
+    value = value & ~(0xF << 76) | 0x7 << 76
+    return UUID(int=value & ~(0x3 << 62) | 0x2 << 62)
+
+
+# --- one job -----------------------------------------------------------------------------
+
+
+def insert_or_find(task: Any, item: Item, job: NewJob) -> Enqueued:
+    """Insert; on a taken key read back who has it. Nobody there: the other rolled back, again."""
+    for _ in range(READ_BACK_TRIES):
+        with bounded_lock_wait():
+            inserted = ledger.accept(job)
+        if inserted:
+            wake.after_commit(job.id)
+            return created(job)
+        owner = ledger.owner_of(job)
+        if owner is not None and not frees_its_key(task, owner):
+            return repeat(job, item, owner)
+    raise Rejected("the idempotency key is contended")
+
+
+def created(job: NewJob) -> Enqueued:
+    metrics.accepted(job.queue, job.task)
+    return Enqueued(job.id, True, State.QUEUED, job.key, key_expires_at(job.queue, None))
+
+
+def frees_its_key(task: Any, owner: Owner) -> bool:
+    """With ``unique="unfinished"`` a terminal job makes room for a new one."""
+    return task.unique == "unfinished" and owner.state in TERMINAL and ledger.free_key(owner.id)
+
+
+def repeat(job: NewJob, item: Item, owner: Owner) -> Enqueued:
+    """The existing job answers, unless the key names another request."""
+    if owner.fingerprint != job.fingerprint and not replaces(job, item, owner):
+        raise KeyConflict(job.key, conflicting_fields(job, owner))
+    metrics.repeated(owner.queue, job.task)
+    return Enqueued(
+        owner.id, False, owner.state, job.key, key_expires_at(owner.queue, owner.finished_at)
+    )
+
+
+def replaces(job: NewJob, item: Item, owner: Owner) -> bool:
+    return (
+        item.on_conflict == "replace"
+        and owner.task == job.task
+        and ledger.replace_payload(owner.id, job.payload, job.fingerprint)
+    )
+
+
+def conflicting_fields(job: NewJob, owner: Owner) -> Sequence[str]:
+    if owner.task != job.task:
+        return ["task"]
+    return differing_fields(owner.payload, job.payload_data) or ["payload"]
+
+
+def key_expires_at(queue: str, finished_at: datetime | None) -> datetime:
+    """Until then at least, the key answers with this job."""
+    return (finished_at or datetime.now(UTC)) + topology().queue(queue).retention
+
+
+@contextmanager
+def bounded_lock_wait() -> Iterator[None]:
+    """A racer waits for another's open transaction no longer than the lock timeout.
+
+    The INSERT sets that timeout for its own transaction. Inside the caller's, a savepoint
+    keeps an error from spoiling it, and the caller's own setting is put back.
+    """
+    try:
+        if connection.in_atomic_block:
+            with transaction.atomic():
+                before = ledger.lock_timeout()
+                yield
+                ledger.set_lock_timeout(before)
+        else:
+            yield
+    except OperationalError as exc:
+        if isinstance(exc.__cause__, LockNotAvailable | DeadlockDetected):
+            raise Rejected("an open transaction holds the idempotency key") from exc
+        raise
+
+
+# --- a window of content -----------------------------------------------------------------
+
+
+def accept_in_window(task: Any, item: Item, window_s: float) -> Enqueued:
+    """One job per content and window, so that a double click is one job.
+
+    Two clicks on either side of a bucket's edge have different keys: a lock on the content
+    makes the second see the first.
+    """
+    payload = signature_of(task).dump(item.payload)
+    with transaction.atomic():
+        with bounded_lock_wait():
+            now_s = ledger.lock_content(fingerprint(task.name, payload) + item.tenant)
+        current, previous = window_keys(task.name, item.tenant, payload, window_s, now_s)
+        job = prepare(task, item, current)
+        owner = ledger.owner_since(job.tenant, [current, previous], now_s - window_s)
+        answer = repeat(job, item, owner) if owner else insert_or_find(task, item, job)
+    return Enqueued(**{**vars(answer), "derived": True})
+
+
+# --- many jobs ---------------------------------------------------------------------------
+
+
+def as_item(item: Item | Mapping[str, Any]) -> Item:
+    return item if isinstance(item, Item) else Item(item)
+
+
+def accept_chunk(task: Any, items: Sequence[Item]) -> list[Enqueued | Refused]:
+    """One insert for all that is valid; what was not inserted is looked at one by one."""
+    jobs = [attempt(prepare, task, item) for item in items]
+    # In key order, so that two callers with the same keys wait for each other, not in a circle.
+    valid = sorted((j for j in jobs if isinstance(j, NewJob)), key=lambda j: (j.tenant, j.key))
+    with bounded_lock_wait():
+        inserted = ledger.accept_many(valid) if valid else set()
+    if inserted:
+        wake.after_commit(*inserted)
+    return [
+        job if isinstance(job, Refused)
+        else created(job) if job.id in inserted
+        else attempt(insert_or_find, task, item, job)
+        for item, job in zip(items, jobs, strict=True)
+    ]  # fmt: skip
+
+
+def attempt[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | Refused:
+    try:
+        return function(*args, **kwargs)
+    except TasksError as error:
+        return Refused(error)

@@ -1,0 +1,618 @@
+"""Every change of a job, in the order of its life.
+
+Each function is one conditional statement and returns whether it happened (or the row it
+won). "Somebody else was faster" is a normal answer. The state, the dispatch number or the
+fence in the WHERE clause decides, so no caller needs a lock. Times are the database's.
+
+Callers own the transaction; without one, each statement commits by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import connection
+
+from tasks.states import Action, Failure, State
+
+ERROR_MESSAGE_MAX = 10_000  # characters
+TRACEBACK_MAX = 50_000  # characters; the end is kept, it names the cause
+
+
+# --- accept -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """A checked job that is about to be accepted. JSON fields are text."""
+
+    id: UUID
+    task: str
+    queue: str
+    tenant: str
+    key: str
+    fingerprint: str
+    payload: str
+    headers: str | None = None
+    priority: int = 0
+    run_at: Any = None
+    start_by: Any = None
+    ordering_key: str | None = None
+
+
+    @property
+    def payload_data(self) -> Any:
+        return json.loads(self.payload)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The job that has a key already."""
+
+    id: UUID
+    task: str
+    queue: str
+    state: State
+    fingerprint: str
+    payload: Any
+    finished_at: datetime | None
+
+    @classmethod
+    def first(cls, rows: Sequence[tuple[Any, ...]]) -> Owner | None:
+        return cls(*rows[0][:3], State(rows[0][3]), *rows[0][4:]) if rows else None
+
+
+COLUMNS = {
+    "id": "uuid",
+    "task": "text",
+    "queue": "text",
+    "tenant": "text",
+    "idempotency_key": "text",
+    "fingerprint": "text",
+    "payload": "json",
+    "headers": "json",
+    "priority": "int",
+    "run_at": "timestamptz",
+    "start_by": "timestamptz",
+    "ordering_key": "text",
+}
+# Milliseconds for which a racer waits until the other's transaction ends. Set by the
+# statement itself, so it costs no round trip.
+LOCK_TIMEOUT_MS = 2000
+INSERT = (
+    "WITH patience AS MATERIALIZED (SELECT set_config('lock_timeout', %s, true))"
+    f" INSERT INTO tasks_job ({', '.join(COLUMNS)}, due)"
+    " SELECT id, task, queue, tenant, idempotency_key, fingerprint, payload, headers, priority,"
+    " coalesce(run_at, clock_timestamp()), start_by, ordering_key,"
+    " coalesce(run_at <= clock_timestamp(), true) FROM patience, "
+)
+ONE = ", ".join(f"%s::{kind}" for kind in COLUMNS.values())
+MANY = ", ".join(f"%s::{kind}[]" for kind in COLUMNS.values())
+GIVEN = f"AS given({', '.join(COLUMNS)})"
+
+
+def values_of(job: NewJob) -> list[Any]:
+    return [
+        job.id, job.task, job.queue, job.tenant, job.key, job.fingerprint, job.payload,
+        job.headers, job.priority, job.run_at, job.start_by, job.ordering_key,
+    ]  # fmt: skip
+
+
+def accept(job: NewJob) -> bool:
+    """Insert the job unless its key or id is taken. False: read back who has it."""
+    return bool(
+        execute(
+            f"{INSERT} (VALUES ({ONE})) {GIVEN} ON CONFLICT DO NOTHING",
+            [str(LOCK_TIMEOUT_MS), *values_of(job)],
+        )
+    )
+
+
+def accept_many(jobs: Sequence[NewJob]) -> set[UUID]:
+    """Insert what is new, in one statement and in this order; the ids that were inserted."""
+    columns = [list(column) for column in zip(*map(values_of, jobs), strict=True)]
+    rows = fetch(
+        f"{INSERT} unnest({MANY}) {GIVEN} ON CONFLICT DO NOTHING RETURNING id",
+        [str(LOCK_TIMEOUT_MS), *columns],
+    )
+    return {row[0] for row in rows}
+
+
+OWNER = "SELECT id, task, queue, state, fingerprint, payload, finished_at FROM tasks_job"
+
+
+def owner_of(job: NewJob) -> Owner | None:
+    """Who has the key, or the id, of a job that was not inserted. None: nobody any more."""
+    return Owner.first(
+        fetch(
+            f"{OWNER} WHERE tenant = %s AND idempotency_key = %s"
+            f" UNION ALL {OWNER} WHERE id = %s AND tenant = %s LIMIT 1",
+            [job.tenant, job.key, job.id, job.tenant],
+        )
+    )
+
+
+def owner_since(tenant: str, keys: Sequence[str], since_s: float) -> Owner | None:
+    """The job of one of these keys that was accepted after ``since_s`` (epoch seconds)."""
+    return Owner.first(
+        fetch(
+            f"{OWNER} WHERE tenant = %s AND idempotency_key = ANY(%s)"
+            " AND created_at > to_timestamp(%s) ORDER BY seq DESC LIMIT 1",
+            [tenant, list(keys), since_s],
+        )
+    )
+
+
+def lock_content(content: str) -> float:
+    """Serialise callers of the same content until the transaction ends; the time (epoch s)."""
+    set_lock_timeout(str(LOCK_TIMEOUT_MS))
+    fetch("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [content])
+    return float(fetch("SELECT extract(epoch FROM clock_timestamp())", [])[0][0])
+
+
+def lock_timeout() -> str:
+    return str(fetch("SELECT current_setting('lock_timeout')", [])[0][0])
+
+
+def set_lock_timeout(value: str) -> None:
+    """For the rest of this transaction."""
+    fetch("SELECT set_config('lock_timeout', %s, true)", [value])
+
+
+def free_key(job_id: UUID) -> bool:
+    """A terminal job gives its key to a younger one (``unique="unfinished"``)."""
+    return bool(
+        execute(
+            "UPDATE tasks_job SET former_key = idempotency_key, idempotency_key = NULL"
+            " WHERE id = %s AND idempotency_key IS NOT NULL"
+            " AND state IN ('succeeded', 'failed', 'cancelled')",
+            [job_id],
+        )
+    )
+
+
+def replace_payload(job_id: UUID, payload: str, fingerprint: str) -> bool:
+    """Swap the payload of a job that has never started (``on_conflict="replace"``)."""
+    return bool(
+        execute(
+            "UPDATE tasks_job SET payload = %s::json, fingerprint = %s"
+            " WHERE id = %s AND state IN ('queued', 'dispatched') AND started_at IS NULL",
+            [payload, fingerprint, job_id],
+        )
+    )
+
+
+# --- the relay: due, dispatched, lost, expired ------------------------------------------
+
+
+@dataclass(frozen=True)
+class Dispatched:
+    """What goes to the broker for one job: identity and dispatch number, never a payload."""
+
+    id: UUID
+    task: str
+    dispatch_no: int
+
+
+DUE = "WHERE state = 'queued' AND due AND hold_reason = ''"
+
+
+def stage_due(limit: int) -> int:
+    """Move jobs whose ``run_at`` has come into the index of due work."""
+    return execute(
+        "UPDATE tasks_job SET due = true WHERE id IN ("
+        " SELECT id FROM tasks_job WHERE state = 'queued' AND NOT due"
+        " AND run_at <= clock_timestamp() ORDER BY run_at LIMIT %s FOR UPDATE SKIP LOCKED)",
+        [limit],
+    )
+
+
+def queues_with_due_jobs() -> list[str]:
+    """Names of queues where something waits, by hopping from one to the next in the index."""
+    rows = fetch(
+        "WITH RECURSIVE found AS ("
+        f" (SELECT queue FROM tasks_job {DUE} ORDER BY queue LIMIT 1) UNION ALL"
+        f" SELECT (SELECT j.queue FROM tasks_job j {DUE} AND j.queue > found.queue"
+        " ORDER BY j.queue LIMIT 1) FROM found WHERE found.queue IS NOT NULL)"
+        " SELECT queue FROM found WHERE queue IS NOT NULL",
+        [],
+    )
+    return [row[0] for row in rows]
+
+
+def lock_limit(name: str) -> None:
+    """Until the transaction ends, no other relay decides about this limit."""
+    fetch("SELECT pg_advisory_xact_lock(hashtextextended(%s, 1))", [name])
+
+
+def in_flight(queues: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Per queue: how many jobs are dispatched and how many run."""
+    rows = fetch(
+        "SELECT queue, count(*) FILTER (WHERE state = 'dispatched'),"
+        " count(*) FILTER (WHERE state = 'running') FROM tasks_job"
+        " WHERE state IN ('dispatched', 'running') AND queue = ANY(%s) GROUP BY queue",
+        [list(queues)],
+    )
+    return {queue: (dispatched, running) for queue, dispatched, running in rows}
+
+
+def dispatch(queue: str, limit: int) -> list[Dispatched]:
+    """Mark up to ``limit`` due jobs of a queue as dispatched, most important and oldest first."""
+    rows = fetch(
+        "WITH next AS ("
+        " SELECT id FROM tasks_job WHERE queue = %s AND state = 'queued' AND due"
+        " AND hold_reason = '' ORDER BY priority DESC, seq LIMIT %s FOR UPDATE SKIP LOCKED),"
+        " marked AS ("
+        " UPDATE tasks_job j SET state = 'dispatched', dispatch_no = dispatch_no + 1,"
+        " dispatched_at = clock_timestamp() FROM next WHERE j.id = next.id"
+        " RETURNING j.id, j.task, j.dispatch_no, j.priority, j.seq)"
+        " SELECT id, task, dispatch_no FROM marked ORDER BY priority DESC, seq",
+        [queue, limit],
+    )
+    return [Dispatched(*row) for row in rows]
+
+
+def dispatch_again(queue: str, lost_after_s: float, limit: int) -> list[Dispatched]:
+    """Mark jobs whose message must be lost once more; their old messages become stale."""
+    rows = fetch(
+        "UPDATE tasks_job SET dispatch_no = dispatch_no + 1, dispatched_at = clock_timestamp()"
+        " WHERE id IN (SELECT id FROM tasks_job WHERE state = 'dispatched' AND queue = %s"
+        " AND dispatched_at < clock_timestamp() - %s * interval '1 second'"
+        " ORDER BY dispatched_at LIMIT %s FOR UPDATE SKIP LOCKED)"
+        " RETURNING id, task, dispatch_no",
+        [queue, lost_after_s, limit],
+    )
+    return [Dispatched(*row) for row in rows]
+
+
+def dispatch_here(job_id: UUID) -> int:
+    """Mark one queued job as dispatched to the caller itself; its dispatch number.
+
+    0, which no claim accepts, when it is not queued.
+    """
+    rows = fetch(
+        "UPDATE tasks_job SET state = 'dispatched', dispatch_no = dispatch_no + 1, due = true,"
+        " dispatched_at = clock_timestamp() WHERE id = %s AND state = 'queued'"
+        " RETURNING dispatch_no",
+        [job_id],
+    )
+    return rows[0][0] if rows else 0
+
+
+def undispatch(jobs: Iterable[Dispatched], *, delay_s: float = 0.0) -> int:
+    """Return jobs whose message was not sent, or that this worker does not know."""
+    pairs = [(job.id, job.dispatch_no) for job in jobs]
+    return execute(
+        "UPDATE tasks_job j SET state = 'queued', dispatched_at = NULL,"
+        " due = %s = 0, run_at = CASE WHEN %s = 0 THEN run_at"
+        " ELSE clock_timestamp() + %s * interval '1 second' END"
+        " FROM unnest(%s::uuid[], %s::int[]) AS given(id, dispatch_no)"
+        " WHERE j.id = given.id AND j.dispatch_no = given.dispatch_no AND j.state = 'dispatched'",
+        [delay_s, delay_s, delay_s, [p[0] for p in pairs], [p[1] for p in pairs]],
+    )
+
+
+def expire(limit: int) -> list[tuple[UUID, str]]:
+    """Fail what nobody needs any more: ``start_by`` passed before the first start."""
+    return fetch(
+        "UPDATE tasks_job SET state = 'failed', failure = 'expired', dead_letter = true,"
+        " error_type = 'Expired', error_message = 'start_by passed before the first start',"
+        " dispatched_at = NULL, finished_at = clock_timestamp()"
+        " WHERE id IN (SELECT id FROM tasks_job WHERE state IN ('queued', 'dispatched')"
+        " AND start_by < clock_timestamp() AND started_at IS NULL"
+        " ORDER BY start_by LIMIT %s FOR UPDATE SKIP LOCKED)"
+        " RETURNING id, queue",
+        [limit],
+    )
+
+
+# --- a worker: claim, then settle with the fence of that claim ---------------------------
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A run that this worker owns until its lease ends."""
+
+    id: UUID
+    fence: int
+    task: str
+    queue: str
+    tenant: str
+    key: str
+    payload: Any
+    headers: dict[str, Any] | None
+    attempts: int
+    crashes: int
+    priority: int
+    checkpoint: Any
+    waited_s: float
+
+
+def claim(
+    job_id: UUID, dispatch_no: int, *, worker: str, release: str, lease_s: float
+) -> Claim | None:
+    """Take a dispatched job. None: a repeat, a stale message, or a job that was cancelled.
+
+    A dispatch number is claimed at most once, so a redelivered message never runs twice.
+    """
+    rows = fetch(
+        "UPDATE tasks_job SET state = 'running', fence = fence + 1, dispatched_at = NULL,"
+        " worker = %s, release = %s, claimed_at = clock_timestamp(),"
+        " started_at = coalesce(started_at, clock_timestamp()),"
+        " lease_expires_at = clock_timestamp() + %s * interval '1 second'"
+        " WHERE id = %s AND state = 'dispatched' AND dispatch_no = %s"
+        " AND (start_by IS NULL OR start_by >= clock_timestamp() OR started_at IS NOT NULL)"
+        " RETURNING id, fence, task, queue, tenant, coalesce(idempotency_key, former_key), payload,"
+        " headers, attempts, crashes, priority, checkpoint,"
+        " extract(epoch FROM clock_timestamp() - run_at)::float8",
+        [worker, release, lease_s, job_id, dispatch_no],
+    )
+    return Claim(*rows[0]) if rows else None
+
+
+# An ending run and its attempt are one statement. `mine` is empty for a stale fence.
+ATTEMPT = (
+    " INSERT INTO tasks_attempt (job_id, fence, number, outcome, worker, release, started_at,"
+    " finished_at, error_type, error_message, error_traceback)"
+    " SELECT id, fence, attempts, %s, worker, release, claimed_at, clock_timestamp(), %s, %s, %s"
+    " FROM mine RETURNING (SELECT state FROM mine)"
+)
+OF_MINE = " WHERE id = %s AND state = 'running' AND fence = %s"
+MINE = " RETURNING id, fence, attempts, worker, release, claimed_at, state"
+
+
+def succeed(job_id: UUID, fence: int, *, result: str | None, note: str = "") -> bool:
+    return bool(
+        fetch(
+            "WITH mine AS (UPDATE tasks_job SET state = 'succeeded', lease_expires_at = NULL,"
+            " attempts = attempts + 1, result = %s::json, result_note = %s,"
+            " error_type = '', error_message = '', error_traceback = '',"
+            f" finished_at = clock_timestamp(){OF_MINE}{MINE}){ATTEMPT}",
+            [result, note, job_id, fence, "succeeded", "", "", ""],
+        )
+    )
+
+
+@dataclass(frozen=True)
+class ErrorReport:
+    """What went wrong in a run, fit to be stored."""
+
+    type: str
+    message: str
+    traceback: str
+
+    @classmethod
+    def of(cls, error_type: str, message: str, traceback: str = "") -> ErrorReport:
+        return cls(
+            error_type[:255],
+            storable(message)[:ERROR_MESSAGE_MAX],
+            storable(traceback)[-TRACEBACK_MAX:],
+        )
+
+
+def retry(job_id: UUID, fence: int, *, delay_s: float, error: ErrorReport) -> bool:
+    """Queue the job again for later; cancelled instead when that was asked for."""
+    return bool(
+        fetch(
+            "WITH mine AS (UPDATE tasks_job SET"
+            " state = CASE WHEN cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,"
+            " finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL"
+            " ELSE clock_timestamp() END,"
+            " lease_expires_at = NULL, attempts = attempts + 1, due = %s <= 0,"
+            " run_at = clock_timestamp() + %s * interval '1 second',"
+            f" error_type = %s, error_message = %s, error_traceback = %s{OF_MINE}{MINE}){ATTEMPT}",
+            [
+                delay_s, delay_s, error.type, error.message, error.traceback, job_id, fence,
+                "retry", error.type, error.message, error.traceback,
+            ],
+        )
+    )  # fmt: skip
+
+
+def fail(
+    job_id: UUID, fence: int, *, failure: Failure, error: ErrorReport, dead_letter: bool = True
+) -> bool:
+    return bool(
+        fetch(
+            "WITH mine AS (UPDATE tasks_job SET state = 'failed', lease_expires_at = NULL,"
+            " attempts = attempts + 1, failure = %s, dead_letter = %s, error_type = %s,"
+            " error_message = %s, error_traceback = %s,"
+            f" finished_at = clock_timestamp(){OF_MINE}{MINE}){ATTEMPT}",
+            [
+                failure, dead_letter, error.type, error.message, error.traceback, job_id, fence,
+                "failed", error.type, error.message, error.traceback,
+            ],
+        )
+    )  # fmt: skip
+
+
+def end_cancelled(job_id: UUID, fence: int, *, reason: str = "") -> bool:
+    """The body stopped because it was asked to, or said itself that it is not needed."""
+    return bool(
+        fetch(
+            "WITH mine AS (UPDATE tasks_job SET state = 'cancelled', lease_expires_at = NULL,"
+            " attempts = attempts + 1, cancel_reason = coalesce(nullif(cancel_reason, ''), %s),"
+            f" finished_at = clock_timestamp(){OF_MINE}{MINE}){ATTEMPT}",
+            [reason[:500], job_id, fence, "cancelled", "", "", ""],
+        )
+    )
+
+
+def give_back(job_id: UUID, fence: int, *, delay_s: float = 0.0) -> bool:
+    """Return a run unfinished (snooze, drain): it costs nothing and leaves no attempt."""
+    return bool(
+        execute(
+            "UPDATE tasks_job SET"
+            " state = CASE WHEN cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,"
+            " finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL"
+            " ELSE clock_timestamp() END,"
+            " lease_expires_at = NULL, due = %s <= 0,"
+            f" run_at = clock_timestamp() + %s * interval '1 second'{OF_MINE}",
+            [delay_s, delay_s, job_id, fence],
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Ownership:
+    """What a run that still owns its job learns when it looks."""
+
+    cancel_requested: bool
+
+
+def look(job_id: UUID, fence: int) -> Ownership | None:
+    """None: this run no longer owns the job."""
+    rows = fetch(f"SELECT cancel_requested_at IS NOT NULL FROM tasks_job{OF_MINE}", [job_id, fence])
+    return Ownership(rows[0][0]) if rows else None
+
+
+def crash(job_id: UUID, fence: int, *, max_crashes: int, reason: str) -> str | None:
+    """The process of a run died: queued again, or a dead letter at ``max_crashes``.
+
+    The new state; None when the run had settled before or somebody else saw it first.
+    """
+    rows = fetch(
+        "UPDATE tasks_job SET crashes = crashes + 1, lease_expires_at = NULL, due = true,"
+        " state = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'"
+        " WHEN crashes + 1 >= %s THEN 'failed' ELSE 'queued' END,"
+        " failure = CASE WHEN cancel_requested_at IS NULL AND crashes + 1 >= %s THEN %s ELSE '' END,"
+        " dead_letter = cancel_requested_at IS NULL AND crashes + 1 >= %s,"
+        " error_type = 'WorkerLost', error_message = %s, error_traceback = '',"
+        " finished_at = CASE WHEN cancel_requested_at IS NOT NULL OR crashes + 1 >= %s"
+        f" THEN clock_timestamp() END{OF_MINE} RETURNING state",
+        [
+            max_crashes, max_crashes, Failure.AMBIGUOUS if max_crashes == 1 else Failure.POISON,
+            max_crashes, storable(reason), max_crashes, job_id, fence,
+        ],
+    )  # fmt: skip
+    return rows[0][0] if rows else None
+
+
+def fence_of_dispatch(job_id: UUID, dispatch_no: int) -> int | None:
+    """The fence of the run that claimed this dispatch, while it runs.
+
+    A pool's parent knows the message, not the claim of its child; the two are one to one.
+    """
+    rows = fetch(
+        "SELECT fence FROM tasks_job WHERE id = %s AND dispatch_no = %s AND state = 'running'",
+        [job_id, dispatch_no],
+    )
+    return rows[0][0] if rows else None
+
+
+# --- callers and operators ---------------------------------------------------------------
+
+
+def cancel(job_id: UUID, *, actor: str, reason: str = "") -> str | None:
+    """Cancel at once what waits, ask what runs to stop. The new state; None when terminal."""
+    rows = fetch(
+        "WITH mine AS (UPDATE tasks_job SET"
+        " state = CASE WHEN state = 'running' THEN state ELSE 'cancelled' END,"
+        " finished_at = CASE WHEN state = 'running' THEN NULL ELSE clock_timestamp() END,"
+        " dispatched_at = NULL, cancel_requested_at = clock_timestamp(), cancel_reason = %s"
+        " WHERE id = %s AND state IN ('queued', 'dispatched', 'running')"
+        f" RETURNING id, state){RECORD_ACTION}",
+        [reason[:500], job_id, Action.CANCEL, actor, reason[:500]],
+    )
+    return rows[0][0] if rows else None
+
+
+def replay(job_id: UUID, *, actor: str, reason: str) -> bool:
+    """Queue a failed job again: same id, key and payload; counters from zero.
+
+    False when it is not failed, or when a younger job owns its key by now.
+    """
+    return bool(
+        fetch(
+            "WITH mine AS (UPDATE tasks_job j SET state = 'queued', attempts = 0, crashes = 0,"
+            " failure = '', dead_letter = false, finished_at = NULL, due = true,"
+            " run_at = clock_timestamp(), start_by = NULL, cancel_requested_at = NULL,"
+            " hold_reason = '', seq = nextval('tasks_job_seq'),"
+            " idempotency_key = coalesce(idempotency_key, former_key), former_key = NULL"
+            " WHERE id = %s AND state = 'failed' AND (idempotency_key IS NOT NULL OR NOT EXISTS ("
+            " SELECT 1 FROM tasks_job o WHERE o.tenant = j.tenant"
+            f" AND o.idempotency_key = j.former_key)) RETURNING id, state){RECORD_ACTION}",
+            [job_id, Action.REPLAY, actor, reason[:500]],
+        )
+    )
+
+
+def dismiss(job_id: UUID, *, actor: str, reason: str) -> bool:
+    """A dead letter that nobody will replay: it stays failed and leaves the list."""
+    return bool(
+        fetch(
+            "WITH mine AS (UPDATE tasks_job SET dead_letter = false"
+            f" WHERE id = %s AND dead_letter RETURNING id, state){RECORD_ACTION}",
+            [job_id, Action.DISMISS, actor, reason[:500]],
+        )
+    )
+
+
+RECORD_ACTION = (
+    " INSERT INTO tasks_operatoraction (job_id, action, actor, reason, at)"
+    " SELECT id, %s, %s, %s, clock_timestamp() FROM mine RETURNING (SELECT state FROM mine)"
+)
+
+
+# --- readers ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OutcomeOf:
+    """What a caller who waits for a job wants to know."""
+
+    task: str
+    state: State
+    attempts: int
+    result: Any
+    error_type: str
+    error_message: str
+    error_traceback: str
+    cancel_reason: str
+    finished_at: datetime | None
+
+
+def outcome_of(job_id: UUID) -> OutcomeOf | None:
+    rows = fetch(
+        "SELECT task, state, attempts, result, error_type, error_message, error_traceback,"
+        " cancel_reason, finished_at FROM tasks_job WHERE id = %s",
+        [job_id],
+    )
+    return OutcomeOf(rows[0][0], State(rows[0][1]), *rows[0][2:]) if rows else None
+
+
+# --- what is not a job -------------------------------------------------------------------
+
+
+def park(*, queue: str, reason: str, task: str, headers: str, body: bytes) -> None:
+    """Keep a broker message that cannot become a job, with its bytes and the reason."""
+    execute(
+        "INSERT INTO tasks_parkedmessage (at, queue, reason, task, headers, body)"
+        " VALUES (clock_timestamp(), %s, %s, %s, %s, %s)",
+        [queue[:255], storable(reason)[:500], storable(task)[:255], storable(headers), body],
+    )
+
+
+# --- the connection ----------------------------------------------------------------------
+
+
+def storable(text: str) -> str:
+    """PostgreSQL text holds neither NUL nor lone surrogates."""
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
+def execute(sql: str, parameters: Sequence[Any]) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        return cursor.rowcount
+
+
+def fetch(sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        return cursor.fetchall()

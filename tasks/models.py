@@ -1,0 +1,270 @@
+"""The schema of the ledger. No behaviour: every change of a job is in ``ledger.py``.
+
+Django declares the tables; PostgreSQL holds the truth. The CHECK constraints make rows that
+should not exist impossible, and the partial indexes keep finished rows out of every query
+that looks for work.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.models import F, Q
+from django.db.models.functions import Now
+from psycopg.types.json import Json
+
+from tasks.states import Action, Failure, Outcome, State
+
+TERMINAL = [State.SUCCEEDED, State.FAILED, State.CANCELLED]
+
+
+class JsonField(models.Field):  # type: ignore[type-arg]  # generic for type checkers only
+    """A ``json`` column, not ``jsonb``: key order and numbers stay as they were sent."""
+
+    def db_type(self, connection: Any) -> str:
+        return "json"
+
+    def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
+        return None if value is None else Json(value)
+
+
+class Job(models.Model):
+    """One intent to run a task, with one identity for life."""
+
+    id = models.UUIDField(primary_key=True)
+    seq = models.BigIntegerField(
+        db_default=models.Func(models.Value("tasks_job_seq"), function="nextval"),
+        help_text="The order of acceptance.",
+    )
+    task = models.CharField(max_length=255)
+    queue = models.CharField(max_length=100)
+    tenant = models.CharField(max_length=100, blank=True, db_default="")
+    # Empty once a task with unique="unfinished" gave its key to a younger job.
+    idempotency_key = models.CharField(max_length=255, null=True)
+    former_key = models.CharField(max_length=255, null=True)
+    fingerprint = models.CharField(max_length=64)
+    payload = JsonField()
+    headers = JsonField(null=True)
+    priority = models.SmallIntegerField(db_default=0)
+    state = models.CharField(
+        max_length=10, db_default=State.QUEUED, choices=[(s.value, s.value) for s in State]
+    )
+    hold_reason = models.CharField(max_length=200, db_default="", blank=True)
+    run_at = models.DateTimeField(db_default=Now())
+    due = models.BooleanField(
+        db_default=True,
+        help_text="False while run_at lies ahead: such rows stay out of the index of due work.",
+    )
+    start_by = models.DateTimeField(null=True)
+    ordering_key = models.CharField(max_length=255, null=True)
+    dispatch_no = models.IntegerField(db_default=0)
+    dispatched_at = models.DateTimeField(null=True)
+    attempts = models.IntegerField(db_default=0, help_text="Runs that ended by their own outcome.")
+    crashes = models.IntegerField(db_default=0, help_text="Runs whose process died.")
+    fence = models.IntegerField(db_default=0)
+    lease_expires_at = models.DateTimeField(null=True)
+    worker = models.CharField(max_length=255, db_default="", blank=True)
+    release = models.CharField(max_length=100, db_default="", blank=True)
+    cancel_requested_at = models.DateTimeField(null=True)
+    cancel_reason = models.CharField(max_length=500, db_default="", blank=True)
+    progress = JsonField(null=True)
+    checkpoint = JsonField(null=True)
+    result = JsonField(null=True)
+    result_note = models.CharField(max_length=500, db_default="", blank=True)
+    failure = models.CharField(
+        max_length=12, db_default="", blank=True, choices=[(f.value, f.value) for f in Failure]
+    )
+    dead_letter = models.BooleanField(db_default=False)
+    error_type = models.CharField(max_length=255, db_default="", blank=True)
+    error_message = models.TextField(db_default="", blank=True)
+    error_traceback = models.TextField(db_default="", blank=True)
+    created_at = models.DateTimeField(db_default=Now())
+    started_at = models.DateTimeField(null=True, help_text="Of the first run.")
+    claimed_at = models.DateTimeField(null=True, help_text="Of the latest run.")
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["tenant", "idempotency_key"], name="tasks_job_one_job_per_key"
+            ),
+            models.CheckConstraint(
+                condition=Q(state__in=[s.value for s in State]), name="tasks_job_state_is_known"
+            ),
+            models.CheckConstraint(
+                condition=Q(state=State.RUNNING, lease_expires_at__isnull=False)
+                | (~Q(state=State.RUNNING) & Q(lease_expires_at__isnull=True)),
+                name="tasks_job_lease_exactly_when_running",
+            ),
+            models.CheckConstraint(
+                condition=Q(state__in=TERMINAL, finished_at__isnull=False)
+                | (~Q(state__in=TERMINAL) & Q(finished_at__isnull=True)),
+                name="tasks_job_finished_exactly_when_terminal",
+            ),
+            models.CheckConstraint(
+                condition=Q(state=State.DISPATCHED, dispatched_at__isnull=False)
+                | ~Q(state=State.DISPATCHED),
+                name="tasks_job_dispatched_has_time",
+            ),
+            models.CheckConstraint(
+                condition=Q(state=State.FAILED) & ~Q(failure="")
+                | (~Q(state=State.FAILED) & Q(failure="", dead_letter=False)),
+                name="tasks_job_failure_exactly_when_failed",
+            ),
+            models.CheckConstraint(
+                condition=Q(idempotency_key__isnull=False) | Q(former_key__isnull=False),
+                name="tasks_job_has_or_had_a_key",
+            ),
+            models.CheckConstraint(
+                condition=Q(priority__gte=-100, priority__lte=100),
+                name="tasks_job_priority_in_range",
+            ),
+        ]
+        indexes = [
+            # Due work, in the order in which it goes out.
+            models.Index(
+                F("queue"), F("priority").desc(), F("seq"),
+                name="tasks_job_due",
+                condition=Q(state=State.QUEUED, due=True, hold_reason=""),
+            ),
+            # Work whose time has not come.
+            models.Index(
+                fields=["run_at"],
+                name="tasks_job_scheduled",
+                condition=Q(state=State.QUEUED, due=False),
+            ),
+            models.Index(
+                fields=["queue", "dispatched_at"],
+                name="tasks_job_dispatched",
+                condition=Q(state=State.DISPATCHED),
+            ),
+            models.Index(
+                fields=["queue", "lease_expires_at"],
+                name="tasks_job_running",
+                condition=Q(state=State.RUNNING),
+            ),
+            models.Index(
+                fields=["start_by"],
+                name="tasks_job_start_by",
+                condition=Q(
+                    state__in=[State.QUEUED, State.DISPATCHED],
+                    start_by__isnull=False,
+                    started_at__isnull=True,
+                ),
+            ),
+            models.Index(
+                fields=["finished_at"], name="tasks_job_dead_letter", condition=Q(dead_letter=True)
+            ),
+            # A tenant's own list, newest first: ids are ordered by time.
+            models.Index(fields=["tenant", "-id"], name="tasks_job_of_tenant"),
+        ]
+        permissions = [("operate_job", "Can cancel, replay and dismiss jobs")]
+
+    def __str__(self) -> str:
+        return f"{self.task} {self.id}"
+
+
+class Attempt(models.Model):
+    """A run that ended by its own outcome."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="history", db_index=False)
+    fence = models.IntegerField()
+    number = models.IntegerField()
+    outcome = models.CharField(max_length=10, choices=[(o.value, o.value) for o in Outcome])
+    worker = models.CharField(max_length=255)
+    release = models.CharField(max_length=100, blank=True)
+    started_at = models.DateTimeField()
+    finished_at = models.DateTimeField(db_default=Now())
+    error_type = models.CharField(max_length=255, db_default="", blank=True)
+    error_message = models.TextField(db_default="", blank=True)
+    error_traceback = models.TextField(db_default="", blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["job", "fence"], name="tasks_attempt_one_per_fence")
+        ]
+
+    def __str__(self) -> str:
+        return f"attempt {self.number}: {self.outcome}"
+
+
+class OperatorAction(models.Model):
+    """Who cancelled, replayed or dismissed a job, and why."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="actions")
+    action = models.CharField(max_length=10, choices=[(a.value, a.value) for a in Action])
+    actor = models.CharField(max_length=255)
+    reason = models.CharField(max_length=500, blank=True)
+    at = models.DateTimeField(db_default=Now())
+
+    def __str__(self) -> str:
+        return f"{self.action} by {self.actor}"
+
+
+class Worker(models.Model):
+    """A worker that beats. Its row tells the relay how much a queue can take."""
+
+    name = models.CharField(max_length=255, primary_key=True)
+    host = models.CharField(max_length=255)
+    pid = models.IntegerField()
+    release = models.CharField(max_length=100, db_default="", blank=True)
+    queues = models.JSONField()
+    known_tasks = models.JSONField()
+    capacity = models.IntegerField()
+    busy = models.IntegerField(db_default=0)
+    draining = models.BooleanField(db_default=False)
+    started_at = models.DateTimeField(db_default=Now())
+    last_beat = models.DateTimeField(db_default=Now())
+    stopped_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Relay(models.Model):
+    """A relay that beats. ``sleeping`` asks whoever enqueues to wake it."""
+
+    id = models.UUIDField(primary_key=True)
+    host = models.CharField(max_length=255)
+    pid = models.IntegerField()
+    release = models.CharField(max_length=100, db_default="", blank=True)
+    sleeping = models.BooleanField(db_default=False)
+    started_at = models.DateTimeField(db_default=Now())
+    last_beat = models.DateTimeField(db_default=Now())
+
+    def __str__(self) -> str:
+        return f"relay {self.host}:{self.pid}"
+
+
+class ParkedMessage(models.Model):
+    """A broker message that is no job of ours, kept with its bytes and the reason."""
+
+    at = models.DateTimeField(db_default=Now())
+    queue = models.CharField(max_length=255, blank=True)
+    reason = models.CharField(max_length=500)
+    task = models.CharField(max_length=255, blank=True)
+    headers = models.TextField(blank=True)
+    body = models.BinaryField()
+
+    class Meta:
+        indexes = [models.Index(fields=["at"], name="tasks_parked_at")]
+
+    def __str__(self) -> str:
+        return f"{self.task or 'message'}: {self.reason}"
+
+
+class ApiClient(models.Model):
+    """Somebody who may use the HTTP interface, for one tenant. The token is kept hashed."""
+
+    name = models.CharField(max_length=100, unique=True)
+    tenant = models.CharField(max_length=100, blank=True)
+    token_hash = models.CharField(max_length=64, unique=True, editable=False)
+    may_enqueue = models.BooleanField(default=True)
+    may_read = models.BooleanField(default=True)
+    may_operate = models.BooleanField(default=False)
+    created_at = models.DateTimeField(db_default=Now())
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return self.name

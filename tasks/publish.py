@@ -1,0 +1,120 @@
+"""Puts job ids on the broker. A message is a task name, a job id and its dispatch number."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from celery import Celery
+from kombu import Connection, Exchange, Producer
+
+from tasks.ledger import Dispatched
+
+log = structlog.get_logger(__name__)
+
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 5.0
+# The default exchange of AMQP, which delivers to the queue that the routing key names.
+DIRECT = Exchange("")
+
+
+class Publisher:
+    """One connection to the broker, and the memory of whether it works."""
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+        self.connection: Connection | None = None
+        self.producer: Producer | None = None
+        self.failures = 0
+        self.try_again_at = 0.0
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the broker failed and it is too early to try again."""
+        return self.failures > 0 and time.monotonic() < self.try_again_at
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the last try failed: the next one should risk one job only."""
+        return self.failures > 0
+
+    def publish(self, queue: str, jobs: Sequence[Dispatched]) -> Sequence[Dispatched]:
+        """Publish in order; what was not sent is returned. Bounded by the broker's timeouts."""
+        sent = 0
+        try:
+            producer = self.connected(queue)
+            for job in jobs:
+                self.send(producer, queue, job)
+                sent += 1
+        except self.errors() as exc:
+            self.failed(exc)
+        else:
+            self.worked()
+        return jobs[sent:]
+
+    def connected(self, queue: str) -> Producer:
+        if self.producer is None:
+            self.connection = self.app.connection_for_write()
+            self.producer = Producer(self.connection.channel(), exchange=DIRECT, auto_declare=False)
+            self.declared: set[str] = set()
+        if queue not in self.declared:
+            self.app.amqp.queues[queue](self.producer.channel).declare()
+            self.declared.add(queue)
+        return self.producer
+
+    def send(self, producer: Producer, queue: str, job: Dispatched) -> None:
+        job_id = str(job.id)
+        producer.publish(
+            ((), {}, {}),
+            routing_key=queue,
+            serializer="json",
+            headers=headers_of(job.task, job_id, job.dispatch_no),
+            correlation_id=job_id,
+            delivery_mode="persistent",
+            retry=False,
+        )
+
+    def errors(self) -> tuple[type[Exception], ...]:
+        if self.connection is None:
+            return (OSError,)
+        return (OSError, *self.connection.connection_errors, *self.connection.channel_errors)
+
+    def failed(self, exc: Exception) -> None:
+        if not self.failures:
+            log.error("broker_away", error=repr(exc))
+        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self.failures)
+        self.failures = min(self.failures + 1, 10)
+        self.try_again_at = time.monotonic() + pause_s
+        self.close()
+
+    def worked(self) -> None:
+        if self.failures:
+            log.warning("broker_back")
+        self.failures = 0
+
+    def close(self) -> None:
+        connection, self.connection, self.producer = self.connection, None, None
+        if connection is not None:
+            connection.collapse()
+
+
+def headers_of(task: str, job_id: str, dispatch_no: int) -> dict[str, Any]:
+    """Celery's second message protocol. No argument of a job is in there."""
+    return {
+        "lang": "py",
+        "task": task,
+        "id": job_id,
+        "root_id": job_id,
+        "parent_id": None,
+        "group": None,
+        "retries": 0,
+        "eta": None,
+        "expires": None,
+        "timelimit": [None, None],
+        "argsrepr": "",
+        "kwargsrepr": "",
+        "origin": "relay",
+        "dispatch_no": dispatch_no,
+    }

@@ -1,0 +1,129 @@
+"""What waits, what runs and who can run it, per queue.
+
+Cheap on large tables: each statement uses the partial indexes of unfinished work and stops
+counting at ``COUNT_MAX``. A figure of ``COUNT_MAX`` means "that many or more".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tasks.ledger import fetch
+from tasks.wiring import topology
+
+# Who has not beaten for this long is gone: three missed beats.
+LIVE_S = 15.0
+# Beyond this nobody needs the exact figure, and counting it would be the load.
+COUNT_MAX = 10_000
+# Undeclared queues work too, but must not let the metrics grow without bound.
+QUEUES_MAX = 200
+
+
+@dataclass(frozen=True)
+class QueueLoad:
+    """One queue at this moment. Workers that drain count as capacity no more."""
+
+    name: str
+    due: int = 0
+    scheduled: int = 0
+    dispatched: int = 0
+    running: int = 0
+    oldest_due_s: float = 0.0
+    dead_letters: int = 0
+    workers: int = 0
+    capacity: int = 0
+
+    @property
+    def in_flight(self) -> int:
+        return self.dispatched + self.running
+
+
+def queue_loads() -> list[QueueLoad]:
+    """Every declared queue and every other with work or a worker, by name."""
+    due = due_by_queue()
+    scheduled = count_by_queue("state = 'queued' AND NOT due")
+    dispatched = count_by_queue("state = 'dispatched'")
+    running = count_by_queue("state = 'running'")
+    dead_letters = count_by_queue("dead_letter")
+    workers = workers_by_queue()
+    names = set(topology().queues).union(
+        due, scheduled, dispatched, running, dead_letters, workers
+    )
+    return [
+        QueueLoad(
+            name,
+            due=due.get(name, (0, 0.0))[0],
+            oldest_due_s=due.get(name, (0, 0.0))[1],
+            scheduled=scheduled.get(name, 0),
+            dispatched=dispatched.get(name, 0),
+            running=running.get(name, 0),
+            dead_letters=dead_letters.get(name, 0),
+            workers=workers.get(name, (0, 0))[0],
+            capacity=workers.get(name, (0, 0))[1],
+        )
+        for name in sorted(names)[:QUEUES_MAX]
+    ]
+
+
+DUE = "state = 'queued' AND due AND hold_reason = ''"
+
+
+def due_by_queue() -> Mapping[str, tuple[int, float]]:
+    """How many jobs are due and the age in seconds of the oldest one that was looked at.
+
+    The names come from hops through the index: DISTINCT would read all of it.
+    """
+    rows = fetch(
+        "WITH RECURSIVE names AS ("
+        f" (SELECT queue FROM tasks_job WHERE {DUE} ORDER BY queue LIMIT 1) UNION ALL"
+        f" SELECT (SELECT queue FROM tasks_job WHERE {DUE} AND queue > names.queue"
+        " ORDER BY queue LIMIT 1) FROM names WHERE queue IS NOT NULL)"
+        " SELECT names.queue, counted, oldest FROM names, LATERAL ("
+        " SELECT count(*) AS counted,"
+        " extract(epoch FROM clock_timestamp() - min(run_at))::float8 AS oldest FROM ("
+        f" SELECT run_at FROM tasks_job WHERE {DUE} AND queue = names.queue"
+        " ORDER BY priority DESC, seq LIMIT %s) AS first) AS waiting"
+        " WHERE names.queue IS NOT NULL LIMIT %s",
+        [COUNT_MAX, QUEUES_MAX],
+    )
+    return {queue: (counted, max(0.0, oldest)) for queue, counted, oldest in rows}
+
+
+def count_by_queue(condition: str) -> Mapping[str, int]:
+    """``condition`` must be that of a partial index, word by word, and holds no input."""
+    rows = fetch(
+        "SELECT queue, count(*) FROM ("
+        f" SELECT queue FROM tasks_job WHERE {condition} LIMIT %s) AS some GROUP BY queue",
+        [COUNT_MAX],
+    )
+    return dict(rows)
+
+
+def workers_by_queue() -> Mapping[str, tuple[int, int]]:
+    """Live workers and their capacity. One that serves two queues counts for both."""
+    rows = fetch(
+        "SELECT queue, count(*), sum(capacity) FROM tasks_worker,"
+        " jsonb_array_elements_text(queues) AS queue"
+        " WHERE stopped_at IS NULL AND NOT draining"
+        " AND last_beat > clock_timestamp() - %s * interval '1 second' GROUP BY queue",
+        [LIVE_S],
+    )
+    return {queue: (workers, capacity) for queue, workers, capacity in rows}
+
+
+def live_relays() -> int:
+    return int(
+        fetch(
+            "SELECT count(*) FROM tasks_relay"
+            " WHERE last_beat > clock_timestamp() - %s * interval '1 second'",
+            [LIVE_S],
+        )[0][0]
+    )
+
+
+def parked_messages() -> int:
+    rows = fetch(
+        "SELECT count(*) FROM (SELECT FROM tasks_parkedmessage LIMIT %s) AS some", [COUNT_MAX]
+    )
+    return int(rows[0][0])

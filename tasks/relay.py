@@ -1,0 +1,159 @@
+"""The relay: moves due jobs from the ledger to the broker. Any number may run.
+
+``run_once`` does what there is to do and returns how much that was; ``run`` only loops and
+sleeps. A NOTIFY wakes it early, the poll finds everything anyway.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+
+import structlog
+from celery import Celery
+from django.db import DatabaseError, connection
+
+from tasks import dispatch, fleet, ledger
+from tasks.dispatch import BATCH, Slots
+from tasks.enqueue import uuid7
+from tasks.listen import Listener
+from tasks.publish import Publisher
+from tasks.wiring import release, topology
+
+log = structlog.get_logger(__name__)
+
+# Seconds between two looks when nobody wakes us: the truth behind the hint.
+IDLE_POLL_S = 1.0
+# Seconds between two looks while jobs wait for a free slot.
+BUSY_POLL_S = 0.02
+# Seconds between two rounds of staging, expiring and looking for lost messages.
+HOUSEKEEPING_EVERY_S = 1.0
+# Seconds between two signs of life; three missed ones and the relay counts as gone.
+BEAT_EVERY_S = 5.0
+PAUSES_S = (0.5, 1.0, 2.0, 5.0)  # while the database is away
+
+
+class Relay:
+    def __init__(self, app: Celery) -> None:
+        self.id = uuid7()
+        self.publisher = Publisher(app)
+        self.listener = Listener()
+        self.stopping = threading.Event()
+        self.sleeping = False
+        self.beat_at = self.housekeeping_at = 0.0
+        self.slots: dict[str, Slots] = {}
+        self.blocked = False
+
+    # --- one pass ---------------------------------------------------------------------
+
+    def run_once(self) -> int:
+        """Dispatch what may go now; the number of jobs that went out."""
+        self.beat()
+        self.housekeeping()
+        if self.publisher.is_away:
+            return 0
+        return sum(self.dispatch(queue) for queue in ledger.queues_with_due_jobs())
+
+    def dispatch(self, name: str) -> int:
+        queue, slots = topology().queue(name), self.slots.get(name, Slots())
+        at_most = 1 if self.publisher.is_doubtful else BATCH
+        jobs = dispatch.dispatch(topology(), queue, slots, at_most=at_most)
+        self.blocked = self.blocked or (bool(slots.capacity) and len(jobs) < at_most)
+        return self.publish(name, jobs)
+
+    def publish(self, queue: str, jobs: list[ledger.Dispatched]) -> int:
+        if not jobs:
+            return 0
+        unsent = self.publisher.publish(queue, jobs)
+        if unsent:
+            ledger.undispatch(unsent)
+        return len(jobs) - len(unsent)
+
+    # --- now and then -----------------------------------------------------------------
+
+    def beat(self) -> None:
+        now = time.monotonic()
+        if now < self.beat_at:
+            return
+        fleet.relay_beats(self.id, socket.gethostname(), os.getpid(), release())
+        self.beat_at = now + BEAT_EVERY_S
+
+    def housekeeping(self) -> None:
+        """Everything that may be up to a second late."""
+        now = time.monotonic()
+        if now < self.housekeeping_at:
+            return
+        self.slots = fleet.slots()
+        ledger.stage_due(BATCH * 5)
+        for job_id, queue in ledger.expire(BATCH * 5):
+            log.warning("job_expired", job_id=str(job_id), queue=queue)
+        if not self.publisher.is_away:
+            for name, slots in self.slots.items():
+                self.send_again(name, slots)
+        self.housekeeping_at = now + HOUSEKEEPING_EVERY_S
+
+    def send_again(self, name: str, slots: Slots) -> None:
+        jobs = dispatch.dispatch_again(topology().queue(name), slots)
+        if jobs:
+            log.warning("messages_lost", queue=name, jobs=len(jobs))
+            self.publish(name, jobs)
+
+    # --- the loop ---------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until ``stop``. An outage of the database is logged once and waited out."""
+        log.info("relay_started", relay=str(self.id))
+        failures = 0
+        while not self.stopping.is_set():
+            try:
+                self.turn()
+            except DatabaseError as exc:
+                if not failures:
+                    log.error("ledger_away", error=str(exc))
+                self.reconnect_after(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
+                failures += 1
+            else:
+                if failures:
+                    log.warning("ledger_back")
+                failures = 0
+        self.leave()
+
+    def turn(self) -> None:
+        self.blocked = False
+        if self.run_once():
+            self.set_sleeping(False)
+        elif self.blocked:
+            self.set_sleeping(False)
+            self.stopping.wait(BUSY_POLL_S)
+        elif not self.sleeping:
+            # Said first, then looked once more: who enqueues after that will wake us.
+            self.set_sleeping(True)
+        elif self.listener.wait(IDLE_POLL_S):
+            self.housekeeping_at = 0.0
+
+    def set_sleeping(self, sleeping: bool) -> None:
+        if sleeping != self.sleeping:
+            fleet.relay_sleeps(self.id, sleeping)
+            self.sleeping = sleeping
+
+    def reconnect_after(self, pause_s: float) -> None:
+        self.listener.close()
+        with suppress(DatabaseError):
+            connection.close()
+        self.sleeping = False
+        self.beat_at = self.housekeeping_at = 0.0
+        self.stopping.wait(pause_s)
+
+    def stop(self) -> None:
+        self.stopping.set()
+
+    def leave(self) -> None:
+        """Say goodbye, so that nobody waits for a beat."""
+        with suppress(DatabaseError):
+            fleet.relay_leaves(self.id)
+        self.listener.close()
+        self.publisher.close()
+        log.info("relay_stopped", relay=str(self.id))

@@ -1,0 +1,59 @@
+"""The state machine of a job, as data. Nothing but the ledger writes a state."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    QUEUED = "queued"
+    DISPATCHED = "dispatched"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
+UNFINISHED = frozenset(State) - TERMINAL
+
+# What may follow what. A dispatched job is dispatched again when its message was lost;
+# a failed one is queued again by an operator's replay. Succeeded and cancelled are for ever.
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.QUEUED: frozenset({State.DISPATCHED, State.CANCELLED, State.FAILED}),
+    State.DISPATCHED: frozenset(
+        {State.DISPATCHED, State.RUNNING, State.QUEUED, State.CANCELLED, State.FAILED}
+    ),
+    State.RUNNING: frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.QUEUED}),
+    State.SUCCEEDED: frozenset(),
+    State.FAILED: frozenset({State.QUEUED}),
+    State.CANCELLED: frozenset(),
+}
+
+
+class Failure(StrEnum):
+    """Why a job failed, for people and filters."""
+
+    ERROR = "error"  # the body raised what is not retried
+    EXHAUSTED = "exhausted"  # max_retries spent
+    TIME_LIMIT = "time_limit"  # killed by the hard time limit, no retries left
+    EXPIRED = "expired"  # start_by passed before the first start
+    POISON = "poison"  # its process died max_crashes times
+    AMBIGUOUS = "ambiguous"  # irreversible work whose process died
+
+
+class Outcome(StrEnum):
+    """How an attempt ended."""
+
+    SUCCEEDED = "succeeded"
+    RETRY = "retry"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Action(StrEnum):
+    """What a person did to a job; recorded with who and why."""
+
+    CANCEL = "cancel"
+    REPLAY = "replay"
+    DISMISS = "dismiss"

@@ -1,0 +1,3 @@
+"""Addresses of the job engine."""
+
+urlpatterns: list[object] = []

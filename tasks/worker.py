@@ -1,0 +1,26 @@
+"""The one entry for a project: makes every worker of a Celery app a worker of the ledger."""
+
+from __future__ import annotations
+
+from celery import Celery
+
+from tasks import connections, heartbeat, redis_transport, worker_options
+
+DEFAULTS = {
+    "worker_consumer": "tasks.consumer.Consumer",
+    "result_backend": "tasks.results.LedgerBackend",
+    "task_acks_late": True,
+    "worker_prefetch_multiplier": 1,
+}
+
+
+def install(app: Celery) -> None:
+    """Call it where the app is made; it reads no setting and opens no connection.
+
+    Settings of the project win over what it brings.
+    """
+    app.add_defaults(lambda: DEFAULTS)
+    redis_transport.install()
+    connections.install(app)
+    worker_options.install(app)
+    app.steps["consumer"].add(heartbeat.Heartbeat)

@@ -1,0 +1,51 @@
+"""What a worker is given on the command line follows from its queues when it is not given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+from celery import Celery, signals
+from django.conf import settings
+
+from tasks.topology import DEFAULT, Queue, Topology
+
+log = structlog.get_logger(__name__)
+
+ALL_QUEUES_CONCURRENCY = 2  # a worker for everything is one for development
+
+
+def install(app: Celery) -> None:
+    """Workers of this app take concurrency and hard time limit from the topology."""
+
+    def on_init(instance: Any, conf: Any, options: dict[str, Any], **_: Any) -> None:
+        if instance.app is app:
+            derive(conf, options.get("queues") or ())
+
+    signals.celeryd_init.connect(on_init, weak=False, dispatch_uid=f"{__name__}:{id(app)}")
+
+
+def derive(conf: Any, names: Any) -> None:
+    """Celery lets the command line win over these settings, and an own setting wins here."""
+    topology: Topology = getattr(settings, "TASKS_TOPOLOGY", DEFAULT)
+    queues = [topology.queue(name) for name in names] or list(topology.queues.values())
+    if conf.worker_concurrency is None:
+        conf.worker_concurrency = concurrency(queues) if names else ALL_QUEUES_CONCURRENCY
+    if conf.task_time_limit is None:
+        conf.task_time_limit = time_limit_s(queues)
+    log.info(
+        "worker_options",
+        queues=[queue.name for queue in queues],
+        concurrency=conf.worker_concurrency,
+        time_limit_s=conf.task_time_limit,
+    )
+
+
+def concurrency(queues: list[Queue]) -> int:
+    """The smallest: all processes may be busy with the same queue, and its limit must hold."""
+    return min(queue.concurrency for queue in queues)
+
+
+def time_limit_s(queues: list[Queue]) -> int:
+    """The largest: a shorter one would kill runs of another queue that are within theirs."""
+    return max(queue.time_limit for queue in queues)

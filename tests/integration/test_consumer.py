@@ -1,0 +1,250 @@
+"""What a worker does with messages that are no job it can run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+from uuid import uuid4
+
+import pytest
+from celery.worker import strategy
+from celery.worker.consumer import Consumer as CeleryConsumer
+from django.db import OperationalError
+from kombu import Message
+
+from devtools.proxy import FaultyProxy
+from project.celery import app
+from tasks import parking
+from tasks.consumer import MALFORMED, Consumer
+from tasks.ledger import Dispatched
+from tasks.models import Job, ParkedMessage
+from tests.broker import Corner, execute, trace_table
+from tests.processes import database_url, wait_until, worker
+
+KNOWN = "plain.trace"
+PLAIN_TASKS = ("-I", "tests.plain_tasks")
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def corner() -> Iterator[Corner]:
+    corner = Corner()
+    yield corner
+    corner.clear()
+
+
+def headers(**changes: Any) -> dict[str, Any]:
+    return {"task": KNOWN, "id": str(uuid4()), **changes}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_every_message_that_is_no_task_is_parked_and_the_worker_goes_on(corner: Corner) -> None:
+    with (
+        trace_table() as trace,
+        worker("default", *PLAIN_TASKS, "-c", "1", env=corner.env) as process,
+    ):
+        corner.send('"nonsense"', headers=headers())
+        corner.send({"a": 1}, headers=headers())
+        corner.send([[], {}], headers=headers())
+        corner.send([[], {}, {}], headers={"task": KNOWN})
+        corner.send([[], {}, {}], headers=headers(eta="the day after"))
+        corner.send([[], {}, {}], headers=headers(task="nobody.knows"))
+        corner.send({"order": 7}, headers={})
+        corner.send("{not json", headers=headers())
+        corner.send(b"\x80\x04.", headers=headers(), content_type="application/x-python-serialize")
+        corner.send_task(KNOWN, "alive")
+
+        wait_until(lambda: trace.notes == ["alive"], what="the good task behind them runs")
+        wait_until(lambda: ParkedMessage.objects.count() == 9, what="all nine are parked")
+        wait_until(lambda: corner.unacked() == 0, what="all are acked")
+        assert process.is_running
+        assert corner.waiting() == 0
+    assert process.log.count("message_parked") == 9
+    assert "Unrecoverable error" not in process.log
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_parked_message_keeps_its_bytes_headers_queue_and_reason(corner: Corner) -> None:
+    given = headers(task="nobody.knows", origin="elsewhere")
+    with worker("bulk", "-c", "1", env=corner.env):
+        corner.send('{"b": 1,  "a": 2}', headers=given, queue="bulk")
+        parked = wait_until(ParkedMessage.objects.first, what="parked")
+    assert bytes(parked.body) == b'{"b": 1,  "a": 2}'
+    assert json.loads(parked.headers) == given
+    assert (parked.task, parked.queue, parked.reason) == ("nobody.knows", "bulk", "unknown task")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_whose_task_the_worker_does_not_know_goes_back_to_the_ledger(corner: Corner) -> None:
+    job = dispatched_job(task="orders.of_the_next_release")
+    with worker("default", "-c", "1", env=corner.env) as process:
+        corner.send_task(job.task, id=str(job.id), dispatch_no=1)
+        wait_until(lambda: state_of(job) == "queued", what="given back")
+        wait_until(lambda: corner.unacked() == 0, what="acked")
+        process.wait_for("job_unknown_here")
+    job.refresh_from_db()
+    assert (job.attempts, job.crashes, job.due) == (0, 0, False)
+    assert not ParkedMessage.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_with_the_database_away_a_bad_message_waits_unacked_and_is_parked_later(
+    corner: Corner,
+) -> None:
+    host, port = execute("SELECT host(inet_server_addr()), inet_server_port()")[0]
+    with FaultyProxy(host, port) as proxy:
+        env = {**corner.env, "DATABASE_URL": database_url(port=proxy.port)}
+        with worker("default", "-c", "1", env=env) as process:
+            proxy.refuse()
+            corner.send('"nonsense"', headers=headers(task="nobody.knows"))
+            process.wait_for("parking_waits_for_database")
+            assert corner.unacked() == 1
+            proxy.pass_on()
+            wait_until(ParkedMessage.objects.exists, what="parked")
+            wait_until(lambda: corner.unacked() == 0, what="acked")
+            assert process.is_running
+
+
+def test_a_message_is_acked_only_after_its_row_was_written() -> None:
+    answers = iter([OperationalError("away"), OperationalError("still away"), None])
+    order: list[str] = []
+
+    def write() -> None:
+        answer = next(answers)
+        order.append("written" if answer is None else "failed")
+        if answer is not None:
+            raise answer
+
+    parking.Desk().hand_over(write, lambda: order.append("acked"))
+    wait_until(lambda: len(order) == 4)
+    assert order == ["failed", "failed", "written", "acked"]
+
+
+def test_a_body_that_is_too_long_is_cut_and_the_note_says_so() -> None:
+    body, note = parking.bounded_body("x" * (parking.BODY_MAX + 5))
+    assert len(body) == parking.BODY_MAX
+    assert note == f" (body cut from {parking.BODY_MAX + 5} bytes)"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"id": "not-a-uuid", "task": "a", "dispatch_no": 1},
+        {"task": "a", "dispatch_no": 1},
+        {"id": str(uuid4()), "task": "a"},
+        {"id": str(uuid4()), "task": "a", "dispatch_no": "1"},
+    ],
+)
+def test_a_message_without_job_id_and_dispatch_number_is_no_job_of_ours(
+    given: dict[str, Any],
+) -> None:
+    assert parking.job_of(SimpleNamespace(headers=given)) is None
+
+
+def test_what_a_taken_message_raises_is_not_its_fault() -> None:
+    message = bad_message('[[], {}, {}]', headers())
+    handle = handler_of(Consumer, on_task_request=Mock(side_effect=KeyError("a bug elsewhere")))
+    with pytest.raises(KeyError, match="a bug elsewhere"):
+        handle(message)
+
+
+# --- canaries: they fail when Celery no longer needs the cure ------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "given"),
+    [
+        ('"nonsense"', headers()),
+        ('{"a": 1}', headers()),
+        ("[[], {}]", headers()),
+        ("[[], {}, {}]", {"task": KNOWN}),
+    ],
+)
+def test_canary_the_stock_consumer_lets_a_malformed_message_reach_the_loop(
+    body: str, given: dict[str, Any]
+) -> None:
+    with pytest.raises(MALFORMED):
+        handler_of(CeleryConsumer)(bad_message(body, given))
+
+
+def test_canary_the_stock_consumer_deletes_a_task_it_does_not_know() -> None:
+    message = bad_message("[[], {}, {}]", headers(task="nobody.knows"))
+    handler_of(CeleryConsumer)(message)
+    message.channel.basic_reject.assert_called_once_with(message.delivery_tag, requeue=False)
+
+
+def test_canary_the_stock_consumer_deletes_a_message_with_a_bad_eta() -> None:
+    message = bad_message("[[], {}, {}]", headers(eta="the day after"))
+    handler_of(CeleryConsumer)(message)
+    message.channel.basic_reject.assert_called_once_with(message.delivery_tag, requeue=False)
+
+
+def test_canary_the_stock_consumer_deletes_what_it_cannot_decode() -> None:
+    message = bad_message("{not json", headers())
+    handler_of(CeleryConsumer)(message)
+    message.channel.basic_ack.assert_called_once_with(message.delivery_tag, multiple=False)
+
+
+def handler_of(
+    consumer_class: type[CeleryConsumer], *, on_task_request: Any = None
+) -> Callable[[Any], None]:
+    """The real handler and strategy of a consumer that is connected to nothing."""
+    from tests import plain_tasks  # noqa: F401, PLC0415  (registers KNOWN)
+
+    consumer: Any = consumer_class.__new__(consumer_class)
+    consumer.app = app
+    consumer.hub = None
+    consumer.pool = Mock(is_green=False)
+    consumer.hostname = "stub@test"
+    consumer.connection_errors = consumer.channel_errors = (OSError,)
+    consumer.event_dispatcher = None
+    consumer.timer = Mock()
+    consumer.disable_rate_limits = True
+    consumer.task_buckets = {}
+    consumer.controller = Mock()
+    consumer.controller.state.revoked = set()
+    consumer.on_task_request = on_task_request or Mock()
+    consumer.on_task_message = set()
+    consumer._maximum_prefetch_restored = True
+    consumer._pending_operations = []
+    consumer.desk = Mock()
+    consumer.strategies = {KNOWN: strategy.default(app.tasks[KNOWN], app, consumer)}
+    return consumer.create_task_handler()  # type: ignore[no-any-return]
+
+
+def bad_message(body: str, given: dict[str, Any]) -> Any:
+    return Message(
+        body=body,
+        headers=given,
+        delivery_tag="tag",
+        delivery_info={"routing_key": "default", "exchange": "default"},
+        content_type="application/json",
+        content_encoding="utf-8",
+        accept={"application/json"},
+        channel=Mock(no_ack_consumers=None),
+    )
+
+
+def dispatched_job(task: str) -> Job:
+    job_id = uuid4()
+    execute(
+        "INSERT INTO tasks_job (id, task, queue, idempotency_key, fingerprint, payload, state,"
+        " dispatch_no, dispatched_at)"
+        " VALUES (%s, %s, 'default', %s, '', '{}', 'dispatched', 1, clock_timestamp())",
+        job_id, task, str(job_id),
+    )  # fmt: skip
+    return Job.objects.get(id=job_id)
+
+
+def state_of(job: Job) -> str:
+    return str(Job.objects.values_list("state", flat=True).get(id=job.id))
+
+
+def test_a_message_of_ours_names_its_job_and_dispatch() -> None:
+    job_id = uuid4()
+    given = {"id": str(job_id), "task": "a", "dispatch_no": 3}
+    assert parking.job_of(SimpleNamespace(headers=given)) == Dispatched(job_id, "a", 3)

@@ -1,0 +1,124 @@
+"""A worker outlives its Redis."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kombu import Connection, Exchange, Queue
+from kombu.exceptions import OperationalError
+from kombu.transport import redis as kombu_redis
+
+from devtools.servers import Redis
+from project.celery import app
+from tasks import redis_transport
+from tests.broker import Corner, trace_table
+from tests.processes import wait_until, worker
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[Redis]:
+    with Redis(tmp_path, durable=True) as server:
+        yield server
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_with_an_unacked_message_survives_three_restarts_of_redis(
+    own_redis: Redis,
+) -> None:
+    corner = Corner(own_redis.url)
+    with (
+        trace_table() as trace,
+        worker("default", "-I", "tests.plain_tasks", "-c", "2", env=corner.env) as process,
+    ):
+        corner.send_task("plain.trace_and_sleep", "long", 600)
+        wait_until(lambda: trace.notes == ["long"], what="the long task runs")
+        for number in range(3):
+            own_redis.restart()
+            corner.send_task("plain.trace", f"after restart {number}")
+            wait_until(
+                lambda number=number: f"after restart {number}" in trace.notes,
+                within_s=20,
+                what=f"a task runs after restart {number}",
+            )
+        assert process.is_running
+        process.send(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_a_cured_channel_knows_its_server_after_the_connection_was_dropped(
+    asynchronous: bool,
+) -> None:
+    channel = channel_whose_connection_was_dropped(redis_transport.Transport)
+    assert channel._connparams(asynchronous=asynchronous)["port"]
+
+
+def test_a_cured_channel_still_acks_after_the_connection_was_dropped() -> None:
+    corner = Corner()
+    corner.send_task("any")
+    with connection(redis_transport.Transport, corner.prefix) as broker:
+        message = Queue("default", Exchange("default"), routing_key="default")(broker).get()
+        assert message is not None
+        assert corner.unacked() == 1
+        broker.collect()
+        message.ack()
+    assert (corner.unacked(), corner.waiting()) == (0, 0)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss"])
+def test_every_redis_address_gets_the_cured_transport(scheme: str) -> None:
+    with Connection(f"{scheme}://127.0.0.1:1/0?ssl_cert_reqs=required") as broker:
+        assert broker.get_transport_cls() is redis_transport.Transport
+        assert bool(broker.ssl) is (scheme == "rediss" or bool(broker.ssl))
+
+
+def test_publishing_to_a_mute_broker_fails_within_two_seconds() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        options = app.conf.broker_transport_options
+        url = f"redis://127.0.0.1:{mute.getsockname()[1]}/0"
+        started = time.monotonic()
+        with (
+            Connection(
+                url,
+                transport_options=options,
+                connect_timeout=app.conf.broker_connection_timeout,
+            ) as broker,
+            pytest.raises(OperationalError),
+        ):
+            app.send_task("any", connection=broker, **retry_policy())
+        assert time.monotonic() - started < 2.0
+
+
+def test_canary_a_stock_channel_forgets_its_server_when_the_connection_is_dropped() -> None:
+    channel = channel_whose_connection_was_dropped(kombu_redis.Transport)
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute"):
+        channel._connparams()
+
+
+def retry_policy() -> dict[str, object]:
+    return {
+        "retry": app.conf.task_publish_retry,
+        "retry_policy": app.conf.task_publish_retry_policy,
+    }
+
+
+def channel_whose_connection_was_dropped(
+    transport: type[kombu_redis.Transport],
+) -> kombu_redis.Channel:
+    """As the consumer drops it after an error: collected, and no longer held by anybody."""
+    with connection(transport, "") as broker:
+        channel = broker.channel()
+        broker.collect()
+    return channel
+
+
+def connection(transport: type[kombu_redis.Transport], prefix: str) -> Connection:
+    return Connection(
+        Corner().url, transport=transport, transport_options={"global_keyprefix": prefix}
+    )
