@@ -14,7 +14,7 @@ def _secret(name: str, default: str) -> str:
 
 
 def _verified(url: str) -> str:
-    """``rediss://`` without a word on certificates would accept any: kombu's default checks none."""
+    """``rediss://`` that says nothing of certificates would accept any: kombu checks none."""
     if not url.startswith("rediss://") or "ssl_cert_reqs=" in url:
         return url
     return f"{url}{'&' if '?' in url else '?'}ssl_cert_reqs=required"

@@ -14,7 +14,6 @@ from config.topology import TOPOLOGY
 from devtools import running
 from devtools.child import ROOT
 from devtools.console import complain, echo, say
-from devtools.interrupts import StopRequested
 from devtools.ports import is_free
 from devtools.secrets_kept import kept_secret
 from devtools.stack import Ports, Stack, one_worker_per_queue
@@ -49,12 +48,13 @@ def main(argv: list[str]) -> int:
         ),
         echo=echo,
     )
-    try:
-        with stack, running.announced(stack.env):
-            _print_addresses(stack, _create_admin(stack))
+    with stack, running.announced(stack.env):
+        _print_addresses(stack, _create_admin(stack))
+        try:
             return _stay(stack, reload=given.reload)
-    except StopRequested:
-        return 0
+        except KeyboardInterrupt:
+            say("Stopping: running jobs end or are given back. Ctrl-C again kills.")
+            return 0
 
 
 def _usual(port: int) -> int | None:

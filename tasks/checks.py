@@ -24,7 +24,8 @@ def the_ledger_needs_postgresql(app_configs: Any, **kwargs: Any) -> Sequence[Che
 
 @register()
 def the_ledger_needs_read_committed(app_configs: Any, **kwargs: Any) -> Sequence[CheckMessage]:
-    options = settings.DATABASES["default"].get("OPTIONS", {})
+    database: dict[str, Any] = settings.DATABASES["default"]
+    options = database.get("OPTIONS", {})
     level = options.get("isolation_level")
     if level is None or getattr(level, "name", "") == "READ_COMMITTED":
         return []

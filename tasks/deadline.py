@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from django.db import connection
+from tasks.connections import bounded
 
 
 class BoundedReader:
@@ -32,11 +32,9 @@ class BoundedReader:
 
     def _ask[T](self, question: Callable[[], T], answer: Future[T]) -> None:
         try:
-            answer.set_result(question())
+            with bounded():
+                answer.set_result(question())
         except BaseException as exc:
             answer.set_exception(exc)
         finally:
-            try:
-                connection.close()
-            finally:
-                self._asking.release()
+            self._asking.release()

@@ -45,13 +45,17 @@ def room(queue: Queue, slots: Slots, load: Load, in_flight_of_limit: int) -> int
     return max(0, min(window, limit, BATCH))
 
 
-def dispatch(topology: Topology, queue: Queue, slots: Slots, *, at_most: int = BATCH) -> list[Dispatched]:
+def dispatch(
+    topology: Topology, queue: Queue, slots: Slots, *, at_most: int = BATCH
+) -> list[Dispatched]:
     """Mark as many due jobs of a queue as may go now."""
     if not slots.capacity:
         return []  # nobody takes from the broker: whatever waits, waits in the ledger
     with transaction.atomic():
         ledger.lock_limit(queue.lock_name)
-        loads = {name: Load(*load) for name, load in ledger.in_flight(topology.sharing(queue)).items()}
+        loads = {
+            name: Load(*load) for name, load in ledger.in_flight(topology.sharing(queue)).items()
+        }
         count = room(queue, slots, loads.get(queue.name, Load()), in_flight(loads))
         return ledger.dispatch(queue.name, min(count, at_most)) if count else []
 

@@ -121,9 +121,7 @@ def accept(task: Any, item: Item) -> Enqueued:
     return insert_or_find(task, item, prepare(task, item))
 
 
-def enqueue_many(
-    task: Any, items: Iterable[Item | Mapping[str, Any]]
-) -> list[Enqueued | Refused]:
+def enqueue_many(task: Any, items: Iterable[Item | Mapping[str, Any]]) -> list[Enqueued | Refused]:
     """Accept many jobs of one task, a thousand per statement, all in one transaction.
 
     One answer per item, in order: an item that is refused does not stop the others.
@@ -182,7 +180,7 @@ def key_of(task: Any, item: Item, payload: Mapping[str, Any], job_id: UUID) -> s
 
 
 def check_options(item: Item) -> None:
-    if item.priority not in PRIORITY_RANGE:
+    if type(item.priority) is not int or item.priority not in PRIORITY_RANGE:
         raise InvalidPayload("must be a whole number from -100 to 100", path="priority")
     if len(item.tenant) > NAME_MAX or not item.tenant.isprintable():
         raise InvalidPayload(f"must be at most {NAME_MAX} printable characters", path="tenant")
@@ -190,8 +188,8 @@ def check_options(item: Item) -> None:
         check_key(item.ordering_key)
     for name in ("run_at", "start_by"):
         moment = getattr(item, name)
-        if moment is not None and moment.tzinfo is None:
-            raise InvalidPayload("needs a time zone", path=name)
+        if moment is not None and getattr(moment, "tzinfo", None) is None:
+            raise InvalidPayload("must be a datetime with a time zone", path=name)
 
 
 def encode_headers(headers: Mapping[str, Any]) -> str | None:
@@ -200,7 +198,9 @@ def encode_headers(headers: Mapping[str, Any]) -> str | None:
     check_json(dict(headers), path="headers")
     text = dumps(dict(headers))
     if len(text.encode()) > HEADERS_MAX_BYTES:
-        raise InvalidPayload(f"larger than {HEADERS_MAX_BYTES} bytes", path="headers", malformed=True)
+        raise InvalidPayload(
+            f"larger than {HEADERS_MAX_BYTES} bytes", path="headers", malformed=True
+        )
     return text
 
 
@@ -224,19 +224,18 @@ def insert_or_find(task: Any, item: Item, job: NewJob) -> Enqueued:
             wake.after_commit(job.id)
             return created(job)
         owner = ledger.owner_of(job)
-        if owner is not None and not frees_its_key(task, owner):
-            return repeat(job, item, owner)
+        if owner is None:
+            continue
+        if task.unique == "unfinished" and owner.state in TERMINAL:
+            ledger.free_key(owner.id)  # or a rival has: either way the next insert decides
+            continue
+        return repeat(job, item, owner)
     raise Rejected("the idempotency key is contended")
 
 
 def created(job: NewJob) -> Enqueued:
     metrics.accepted(job.queue, job.task)
     return Enqueued(job.id, True, State.QUEUED, job.key, key_expires_at(job.queue, None))
-
-
-def frees_its_key(task: Any, owner: Owner) -> bool:
-    """With ``unique="unfinished"`` a terminal job makes room for a new one."""
-    return task.unique == "unfinished" and owner.state in TERMINAL and ledger.free_key(owner.id)
 
 
 def repeat(job: NewJob, item: Item, owner: Owner) -> Enqueued:
@@ -319,8 +318,7 @@ def as_item(item: Item | Mapping[str, Any]) -> Item:
 def accept_chunk(task: Any, items: Sequence[Item]) -> list[Enqueued | Refused]:
     """One insert for all that is valid; what was not inserted is looked at one by one."""
     jobs = [attempt(prepare, task, item) for item in items]
-    # In key order, so that two callers with the same keys wait for each other, not in a circle.
-    valid = sorted((j for j in jobs if isinstance(j, NewJob)), key=lambda j: (j.tenant, j.key))
+    valid = [job for job in jobs if isinstance(job, NewJob)]
     with bounded_lock_wait():
         inserted = ledger.accept_many(valid) if valid else set()
     if inserted:

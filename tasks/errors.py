@@ -40,7 +40,8 @@ class KeyConflict(TasksError):
 
     def __init__(self, key: str, fields: Sequence[str]) -> None:
         super().__init__(
-            f"idempotency key {key!r} was used for another request; it differs in: {', '.join(fields)}"
+            f"idempotency key {key!r} was used for another request;"
+            f" it differs in: {', '.join(fields)}"
         )
         self.key = key
         self.fields = tuple(fields)

@@ -222,14 +222,14 @@ def settle_interrupted(run: Run, exc: Exception) -> None:
     elif isinstance(exc, Cancelled):
         settle(run, Outcome.CANCELLED, ledger.end_cancelled, reason=str(exc))
     else:
-        delay_s = getattr(exc, "seconds", None) or getattr(exc, "retry_after", 0.0)
-        settle(run, "given_back", ledger.give_back, delay_s=float(delay_s))
+        delay_s = float(getattr(exc, "seconds", getattr(exc, "retry_after", 0)))
+        settle(run, "given_back", ledger.give_back, delay_s=delay_s)
 
 
 def settle_unreported(run: Run, outcome: Any) -> None:
     """Celery's Ignore and Reject leave no result: here they are outcomes like any other."""
-    exc = getattr(outcome.info, "retval", None)
-    if isinstance(exc, Reject) and exc.requeue:
+    exc: Any = getattr(outcome.info, "retval", None)
+    if isinstance(exc, Reject) and getattr(exc, "requeue", False):
         settle(run, "given_back", ledger.give_back, delay_s=REQUEUE_DELAY_S)
     elif isinstance(exc, Ignore):
         settle(run, Outcome.CANCELLED, ledger.end_cancelled, reason=f"ignored: {exc}")
@@ -284,10 +284,10 @@ def failure_of(run: Run) -> Failure:
 
 def seconds_until(retry: Retry) -> float:
     """Celery keeps the delay of a Retry as seconds or as a moment."""
-    when = retry.when
+    when: Any = retry.when
     if when is None or isinstance(when, int | float):
         return float(when or 0.0)
-    return max(0.0, when.timestamp() - time.time())
+    return float(max(0.0, when.timestamp() - time.time()))
 
 
 def is_running(task: Any) -> bool:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import structlog
-from django.db import DatabaseError, InterfaceError, connection
+from django.db import DatabaseError, InterfaceError
 
+from tasks.connections import bounded
 from tasks.deadline import BoundedReader
 from tasks.ledger import fetch
 from tasks.queues import live_relays
@@ -46,14 +47,15 @@ def relay_status() -> RelayStatus:
 
 def work_waits() -> bool:
     """Due jobs, those whose time came with nobody to notice, and runs nobody has rescued."""
-    late = "< clock_timestamp() - %s * interval '1 second'"
     rows = fetch(
-        "SELECT EXISTS (SELECT FROM tasks_job"
-        f" WHERE state = 'queued' AND due AND hold_reason = '' AND run_at {late})"
-        f" OR EXISTS (SELECT FROM tasks_job WHERE state = 'queued' AND NOT due AND run_at {late})"
-        " OR EXISTS (SELECT FROM tasks_job"
-        f" WHERE state = 'running' AND lease_expires_at {late})",
-        [NO_RELAY_AFTER_S] * 3,
+        "WITH late AS MATERIALIZED (SELECT clock_timestamp() - %s * interval '1 second' AS at)"
+        " SELECT EXISTS (SELECT FROM tasks_job WHERE state = 'queued' AND due"
+        " AND hold_reason = '' AND run_at < (SELECT at FROM late))"
+        " OR EXISTS (SELECT FROM tasks_job WHERE state = 'queued' AND NOT due"
+        " AND run_at < (SELECT at FROM late))"
+        " OR EXISTS (SELECT FROM tasks_job WHERE state = 'running'"
+        " AND lease_expires_at < (SELECT at FROM late))",
+        [NO_RELAY_AFTER_S],
     )
     return bool(rows[0][0])
 
@@ -87,9 +89,7 @@ class RelayWatch:
             return
         with self._starting:
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="relay-watch", daemon=True
-                )
+                self._thread = threading.Thread(target=self._run, name="relay-watch", daemon=True)
                 self._thread.start()
 
     def stop(self) -> None:
@@ -98,11 +98,10 @@ class RelayWatch:
     def _run(self) -> None:
         while not self._stopping.wait(WATCH_EVERY_S):
             try:
-                self.check()
+                with bounded():
+                    self.check()
             except Exception as exc:  # the watch must outlive whatever it meets
                 log.warning("relay_watch_failed", error=repr(exc))
-            finally:
-                connection.close()
 
 
 WATCH = RelayWatch()

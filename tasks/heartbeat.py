@@ -226,8 +226,7 @@ def stop(worker: Vitals) -> bool:
 
 def forget_the_dead() -> int:
     return execute(
-        "DELETE FROM tasks_worker"
-        " WHERE last_beat < clock_timestamp() - %s * interval '1 second'",
+        "DELETE FROM tasks_worker WHERE last_beat < clock_timestamp() - %s * interval '1 second'",
         [FORGET_AFTER_S],
     )
 

@@ -1,22 +1,30 @@
-"""How the admin shows a job. Nothing here asks the database or changes anything."""
+"""How the admin shows a job: its columns and fields, each a function of the job.
+
+Nothing here asks the database. Jobs come with ``now``, the clock of the database.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
-from celery import current_app
 from django.conf import settings
+from django.contrib import admin
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from tasks.models import Job
 from tasks.payload import mask
+from tasks.registry import task_of
 from tasks.states import Action, State
+
+# A job of the admin's queryset: its model has no ``now``.
+type Job = Any
+type Shown = SafeString | str
 
 BLANK = "–"
 # A sign beside the word: no state is told by its colour alone.
@@ -29,9 +37,43 @@ SIGNS = {
     State.CANCELLED: "⊘",
 }
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
+PREVIEW_BYTES = 4096
 
 
-def state_badge(job: Job) -> SafeString:
+# --- what it is --------------------------------------------------------------------------
+
+
+@admin.display(description="id")
+def short_id(job: Job) -> Shown:
+    """The end of it: the beginning is the time, and alike for all jobs of a minute."""
+    return format_html('<span class="mono" title="{}">…{}</span>', job.id, str(job.id)[-8:])
+
+
+@admin.display(description="tenant")
+def tenant(job: Job) -> Shown:
+    if not job.tenant:
+        return BLANK
+    url = f"{reverse('admin:tasks_job_changelist')}?{urlencode({'tenant': job.tenant})}"
+    return format_html('<a href="{}">{}</a>', url, job.tenant)
+
+
+@admin.display(description="key")
+def key(job: Job) -> Shown:
+    name = job.idempotency_key or job.former_key
+    note = "" if job.idempotency_key else " (given up)"
+    return format_html('<span class="key" title="{0}">{0}</span>{1}', name, note)
+
+
+@admin.display(description="on hold because")
+def hold_reason(job: Job) -> Shown:
+    return job.hold_reason or BLANK
+
+
+# --- where it is -------------------------------------------------------------------------
+
+
+@admin.display(description="state")
+def state(job: Job) -> Shown:
     return badge(job.state, SIGNS[State(job.state)], job.state, note=state_note(job))
 
 
@@ -40,8 +82,8 @@ def state_note(job: Job) -> str:
     if job.dead_letter:
         return "dead letter"
     if job.failure:
-        return job.failure.replace("_", " ")
-    if job.cancel_requested_at and job.state == State.RUNNING:
+        return str(job.failure.replace("_", " "))
+    if job.state == State.RUNNING and job.cancel_requested_at:
         return "asked to stop"
     if job.state == State.QUEUED:
         return "on hold" if job.hold_reason else "" if job.due else "scheduled"
@@ -58,32 +100,25 @@ def badge(kind: str, sign: str, text: str, *, note: str = "") -> SafeString:
     )
 
 
-def short_id(job: Job) -> SafeString:
-    """The end of it: the beginning is the time, and alike for all jobs of a minute."""
-    return format_html('<span class="mono" title="{}">…{}</span>', job.id, str(job.id)[-8:])
+@admin.display(description="cancelled because")
+def cancel_reason(job: Job) -> Shown:
+    return job.cancel_reason or BLANK
 
 
-def moment(at: datetime | None) -> SafeString | str:
-    if at is None:
-        return BLANK
-    local = timezone.localtime(at)
-    return format_html(
-        '<time datetime="{}">{}</time>', local.isoformat(), f"{local:%Y-%m-%d %H:%M:%S}"
-    )
-
-
-def waited(job: Job, now: datetime) -> str:
+@admin.display(description="waited")
+def waited(job: Job) -> Shown:
     """From acceptance to the first start, or until now; when it comes, if it is not due yet."""
-    if job.state == State.QUEUED and job.run_at > now:
-        return f"due in {duration(job.run_at - now)}"
-    return duration((job.started_at or job.finished_at or now) - job.created_at)
+    if job.state == State.QUEUED and job.run_at > job.now:
+        return f"due in {duration(job.run_at - job.now)}"
+    return duration((job.started_at or job.finished_at or job.now) - job.created_at)
 
 
-def ran(job: Job, now: datetime) -> str:
+@admin.display(description="ran")
+def ran(job: Job) -> Shown:
     """The latest run."""
     if job.claimed_at is None or job.state in (State.QUEUED, State.DISPATCHED):
         return BLANK
-    return duration((job.finished_at or now) - job.claimed_at)
+    return duration((job.finished_at or job.now) - job.claimed_at)
 
 
 def duration(time: timedelta) -> str:
@@ -94,33 +129,55 @@ def duration(time: timedelta) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
-def payload(job: Job) -> SafeString:
+# --- times -------------------------------------------------------------------------------
+
+
+def time_of(field: str, description: str) -> Callable[[Any], Shown]:
+    """A column or field that shows a time of a row."""
+
+    @admin.display(description=description)
+    def shown(row: Any) -> Shown:
+        return moment(getattr(row, field))
+
+    shown.__name__ = field
+    return shown
+
+
+def moment(at: datetime | None) -> Shown:
+    if at is None:
+        return BLANK
+    local = timezone.localtime(at)
+    return format_html(
+        '<time datetime="{}">{}</time>', local.isoformat(), f"{local:%Y-%m-%d %H:%M:%S}"
+    )
+
+
+created = time_of("created_at", "created")
+run_at = time_of("run_at", "not before")
+start_by = time_of("start_by", "start by")
+started = time_of("started_at", "first start")
+claimed = time_of("claimed_at", "latest start")
+finished = time_of("finished_at", "finished")
+lease = time_of("lease_expires_at", "lease until")
+
+
+# --- what it carries ---------------------------------------------------------------------
+
+
+@admin.display(description="payload")
+def payload(job: Job) -> Shown:
     """Masked as its task says. A task that is not known here cannot say, so all is masked."""
-    task = current_app.tasks.get(job.task)
-    names = job.payload if task is None else getattr(task, "sensitive", ())
-    note = f"{job.task} is not known here, nor which values are sensitive." if task is None else ""
-    return json_block(mask(job.payload, names), note)
+    task = task_of(job.task)
+    if task is None:
+        note = "The task is not known here, and so neither which of its values are sensitive."
+        return json_block(mask(job.payload, job.payload), note)
+    return json_block(mask(job.payload, getattr(task, "sensitive", ())))
 
 
-def result(job: Job) -> SafeString:
-    return json_block(job.result, job.result_note)
-
-
-def json_block(value: object, note: str = "") -> SafeString:
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    return format_html('{}<pre class="block">{}</pre>', note_line(note), text)
-
-
-def note_line(note: str) -> SafeString | str:
-    return format_html('<p class="help">{}</p>', note) if note else ""
-
-
-def traceback(text: str) -> SafeString | str:
-    return format_html('<pre class="block">{}</pre>', text) if text else BLANK
-
-
-def progress(value: Any) -> SafeString | str:
+@admin.display(description="progress")
+def progress(job: Job) -> Shown:
     """``{"done", "total", "message"}`` as a bar, anything else as it is."""
+    value = job.progress
     if value is None:
         return BLANK
     if not isinstance(value, Mapping) or not {"done", "total"} <= value.keys():
@@ -131,6 +188,54 @@ def progress(value: Any) -> SafeString | str:
         value["total"],
         value.get("message") or "",
     )
+
+
+@admin.display(description="result")
+def result(job: Job) -> Shown:
+    return json_block(job.result, job.result_note) if job.state == State.SUCCEEDED else BLANK
+
+
+@admin.display(description="error")
+def error(job: Job) -> Shown:
+    """Of the latest run that failed, which may have been tried again since."""
+    if not job.error_type and not job.error_message:
+        return BLANK
+    return format_html(
+        "<strong>{}</strong> {}{}", job.error_type, job.error_message, block(job.error_traceback)
+    )
+
+
+def json_block(value: object, note: str = "") -> Shown:
+    return block(json.dumps(value, indent=2, ensure_ascii=False), note)
+
+
+def bytes_block(body: bytes) -> Shown:
+    """The beginning, as text where it is text."""
+    head = bytes(body[:PREVIEW_BYTES])
+    cut = len(body) > PREVIEW_BYTES
+    return block(text_or_hex(head), f"The first {len(head)} of {len(body)} bytes" if cut else "")
+
+
+def text_or_hex(data: bytes) -> str:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return data.hex(" ", 4)
+    return text if text.isprintable() or not set(text) & CONTROL else data.hex(" ", 4)
+
+
+CONTROL = frozenset(map(chr, range(32))) - set("\t\n\r")
+
+
+def block(text: str, note: str = "") -> Shown:
+    """Text as it is, scrolled inside its frame. Nothing for no text."""
+    if not text:
+        return ""
+    shown = format_html('<pre class="block" tabindex="0">{}</pre>', text)
+    return format_html('<p class="help">{}</p>{}', note, shown) if note else shown
+
+
+# --- where to go from here ---------------------------------------------------------------
 
 
 def flower_url(job: Job) -> str:
@@ -146,16 +251,3 @@ def possible_actions(job: Job) -> list[Action]:
     if job.state == State.FAILED:
         return [Action.REPLAY, Action.DISMISS] if job.dead_letter else [Action.REPLAY]
     return [Action.CANCEL] if job.finished_at is None else []
-
-
-def bytes_preview(body: bytes, limit: int = 4096) -> SafeString:
-    """The beginning, as text where it is text."""
-    head = bytes(body[:limit])
-    note = f"The first {limit} of {len(body)} bytes." if len(body) > limit else ""
-    try:
-        text = head.decode()
-    except UnicodeDecodeError:
-        text = head.hex(" ", 4)
-    return format_html('{}<pre class="block">{}</pre>', note_line(note), text)
-
-

@@ -7,17 +7,18 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from celery import current_app
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.db import connection
 from django.db.models import QuerySet
+from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 from django.http import HttpRequest
 
 from tasks.models import Job
 from tasks.paging import Page, Place, Window, read_page
+from tasks.registry import ledger_tasks
 from tasks.states import State
 from tasks.wiring import topology
 
@@ -47,7 +48,7 @@ class KeysetChangeList(ChangeList):
             parameters.pop(NEWER, None)
         return super().get_filters(request)
 
-    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[str]:
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[str | Combinable]:
         return ["-id"]
 
     def get_results(self, request: HttpRequest) -> None:
@@ -57,13 +58,13 @@ class KeysetChangeList(ChangeList):
             size=self.list_per_page,
             window=self.window(),
         )
-        self.result_list = self.page.rows  # type: ignore[assignment]  # as with list_editable
+        self.result_list = self.page.rows
         self.result_count = len(self.page.rows)
         self.full_result_count = None
         self.show_full_result_count = False
         self.show_admin_actions = bool(self.page.rows)
         self.can_show_all = self.multi_page = False
-        self.paginator = None  # type: ignore[assignment]  # there are no numbered pages
+        self.paginator = None
 
     def window(self) -> Window | None:
         """None where an index leads to the rows: no filter, a search, a small set."""
@@ -72,7 +73,7 @@ class KeysetChangeList(ChangeList):
             return None
         rows = self.root_queryset
         for ordered in (f for f in filters if f.has_ids_in_order):
-            rows = ordered.queryset(self.model_admin, rows)  # type: ignore[arg-type]
+            rows = ordered.queryset(self.model_admin, rows)
         return Window(rows, self.window_size)
 
     # --- for the template ---
@@ -121,17 +122,28 @@ class JobFilter(admin.SimpleListFilter):
     # An index gives the ids of this value in order.
     has_ids_in_order = False
 
+    def known_values(self) -> Iterable[str]:
+        raise NotImplementedError
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """The known values, and the one that was asked for: Django drops a filter without any."""
+        values = list(self.known_values())
+        asked = self.value()
+        if asked is not None and asked not in values:
+            values.append(asked)
+        return [(value, value or "(none)") for value in values]
+
     def queryset(self, request: Any, queryset: QuerySet[Any]) -> QuerySet[Any]:
         value = self.value()
-        return queryset if value is None else queryset.filter(**{self.parameter_name: value})
+        return queryset if value is None else queryset.filter((str(self.parameter_name), value))
 
 
 class StateFilter(JobFilter):
     title = "state"
     parameter_name = "state"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
-        return [(state.value, state.value) for state in State]
+    def known_values(self) -> Iterable[str]:
+        return [state.value for state in State]
 
     @property
     def is_small(self) -> bool:  # type: ignore[override]
@@ -143,7 +155,7 @@ class DeadLetterFilter(JobFilter):
     title = "dead letter"
     parameter_name = "dead_letter"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [("1", "waits for an operator")]
 
     def queryset(self, request: Any, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -158,16 +170,16 @@ class QueueFilter(JobFilter):
     title = "queue"
     parameter_name = "queue"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
-        return [(name, name) for name in topology().queues]
+    def known_values(self) -> Iterable[str]:
+        return topology().queues
 
 
 class TaskFilter(JobFilter):
     title = "task"
     parameter_name = "task"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
-        return [(name, name) for name in ledger_tasks()]
+    def known_values(self) -> Iterable[str]:
+        return ledger_tasks()
 
 
 class TenantFilter(JobFilter):
@@ -177,18 +189,8 @@ class TenantFilter(JobFilter):
     parameter_name = "tenant"
     has_ids_in_order = True
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
-        value = self.value()
-        return [] if value is None else [(value, value or "(none)")]
-
-
-def ledger_tasks() -> dict[str, Any]:
-    """Every registered LedgerTask by name."""
-    return {
-        name: task
-        for name, task in sorted(current_app.tasks.items())
-        if getattr(task, "is_ledger_task", False)
-    }
+    def known_values(self) -> Iterable[str]:
+        return ()
 
 
 # --- search ------------------------------------------------------------------------------

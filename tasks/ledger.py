@@ -44,7 +44,6 @@ class NewJob:
     start_by: Any = None
     ordering_key: str | None = None
 
-
     @property
     def payload_data(self) -> Any:
         return json.loads(self.payload)
@@ -64,7 +63,10 @@ class Owner:
 
     @classmethod
     def first(cls, rows: Sequence[tuple[Any, ...]]) -> Owner | None:
-        return cls(*rows[0][:3], State(rows[0][3]), *rows[0][4:]) if rows else None
+        if not rows:
+            return None
+        job_id, task, queue, state, *rest = rows[0]
+        return cls(job_id, task, queue, State(state), *rest)
 
 
 COLUMNS = {
@@ -86,10 +88,10 @@ COLUMNS = {
 LOCK_TIMEOUT_MS = 2000
 INSERT = (
     "WITH patience AS MATERIALIZED (SELECT set_config('lock_timeout', %s, true))"
-    f" INSERT INTO tasks_job ({', '.join(COLUMNS)}, due)"
+    f" INSERT INTO tasks_job ({', '.join(COLUMNS)}, due, seq)"
     " SELECT id, task, queue, tenant, idempotency_key, fingerprint, payload, headers, priority,"
     " coalesce(run_at, clock_timestamp()), start_by, ordering_key,"
-    " coalesce(run_at <= clock_timestamp(), true) FROM patience, "
+    " coalesce(run_at <= clock_timestamp(), true), seq FROM patience, "
 )
 ONE = ", ".join(f"%s::{kind}" for kind in COLUMNS.values())
 MANY = ", ".join(f"%s::{kind}[]" for kind in COLUMNS.values())
@@ -107,17 +109,23 @@ def accept(job: NewJob) -> bool:
     """Insert the job unless its key or id is taken. False: read back who has it."""
     return bool(
         execute(
-            f"{INSERT} (VALUES ({ONE})) {GIVEN} ON CONFLICT DO NOTHING",
+            f"{INSERT} (SELECT *, nextval('tasks_job_seq') AS seq FROM (VALUES ({ONE})) {GIVEN})"
+            " AS given ON CONFLICT DO NOTHING",
             [str(LOCK_TIMEOUT_MS), *values_of(job)],
         )
     )
 
 
 def accept_many(jobs: Sequence[NewJob]) -> set[UUID]:
-    """Insert what is new, in one statement and in this order; the ids that were inserted."""
+    """Insert what is new, in one statement; the ids that were inserted.
+
+    Numbered in the given order, inserted in key order: two callers with the same keys wait for
+    each other, not in a circle.
+    """
     columns = [list(column) for column in zip(*map(values_of, jobs), strict=True)]
     rows = fetch(
-        f"{INSERT} unnest({MANY}) {GIVEN} ON CONFLICT DO NOTHING RETURNING id",
+        f"{INSERT} (SELECT *, nextval('tasks_job_seq') AS seq FROM unnest({MANY}) {GIVEN}) AS given"
+        " ORDER BY tenant, idempotency_key ON CONFLICT DO NOTHING RETURNING id",
         [str(LOCK_TIMEOUT_MS), *columns],
     )
     return {row[0] for row in rows}
@@ -480,7 +488,8 @@ def crash(job_id: UUID, fence: int, *, max_crashes: int, reason: str) -> str | N
         "UPDATE tasks_job SET crashes = crashes + 1, lease_expires_at = NULL, due = true,"
         " state = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'"
         " WHEN crashes + 1 >= %s THEN 'failed' ELSE 'queued' END,"
-        " failure = CASE WHEN cancel_requested_at IS NULL AND crashes + 1 >= %s THEN %s ELSE '' END,"
+        " failure = CASE WHEN cancel_requested_at IS NULL AND crashes + 1 >= %s THEN %s"
+        " ELSE '' END,"
         " dead_letter = cancel_requested_at IS NULL AND crashes + 1 >= %s,"
         " error_type = 'WorkerLost', error_message = %s, error_traceback = '',"
         " finished_at = CASE WHEN cancel_requested_at IS NOT NULL OR crashes + 1 >= %s"
@@ -609,10 +618,10 @@ def storable(text: str) -> str:
 def execute(sql: str, parameters: Sequence[Any]) -> int:
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)
-        return cursor.rowcount
+        return int(cursor.rowcount)
 
 
 def fetch(sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)
-        return cursor.fetchall()
+        return list(cursor.fetchall())

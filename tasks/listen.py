@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import psycopg
 import structlog
@@ -21,7 +22,7 @@ class Listener:
     """LISTEN needs a session of its own: ``LEDGER_DIRECT_URL`` where a pooler has none."""
 
     def __init__(self) -> None:
-        self.session: psycopg.Connection | None = None
+        self.session: psycopg.Connection[Any] | None = None
 
     def wait(self, timeout_s: float) -> bool:
         """Until a hint or the timeout; True for a hint."""
@@ -33,7 +34,7 @@ class Listener:
             return True  # what came before we listened must be looked for
         return any(True for _ in self.session.notifies(timeout=timeout_s, stop_after=1))
 
-    def connect(self) -> psycopg.Connection:
+    def connect(self) -> psycopg.Connection[Any]:
         url = getattr(settings, "TASKS_LEDGER_DIRECT_URL", "")
         session = (
             psycopg.connect(url, autocommit=True, connect_timeout=5)
@@ -49,7 +50,7 @@ class Listener:
             self.session = None
 
 
-def own_parameters() -> dict[str, object]:
+def own_parameters() -> dict[str, Any]:
     """Django's connection parameters, without what only Django understands."""
     parameters = connection.get_connection_params()
     return {

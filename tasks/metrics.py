@@ -1,22 +1,8 @@
-"""What this process counts, and what the ledger says when asked. Read at ``/metrics``.
-
-The counters are those of the process that answers. The gauges are the ledger's, so they are
-the same wherever they are read. No credentials are asked for: keep the address inside.
-"""
+"""What this process counts. Where it is read, and what the ledger adds: ``scrape.py``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-
-from django.db import DatabaseError, InterfaceError
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
-
-from tasks.deadline import BoundedReader
-from tasks.queues import QueueLoad, live_relays, parked_messages, queue_loads
+from prometheus_client import Counter
 
 ACCEPTED = Counter("tasks_accepted", "Jobs accepted.", ["queue", "task"])
 REPEATED = Counter("tasks_repeated", "Calls answered with the existing job.", ["queue", "task"])
@@ -38,78 +24,3 @@ def settled(queue: str, task: str, outcome: str) -> None:
 
 def refused_write(operation: str) -> None:
     REFUSED.labels(operation).inc()
-
-
-# --- the scrape --------------------------------------------------------------------------
-
-# Below Prometheus' default scrape timeout of 10 s: a slow ledger costs its own figures only.
-READ_WITHIN_S = 5.0
-
-
-def exposition() -> bytes:
-    """All metrics in Prometheus' text format."""
-    return generate_latest(REGISTRY) + generate_latest(LEDGER)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What one scrape asks the ledger."""
-
-    queues: list[QueueLoad]
-    relays: int
-    parked: int
-
-
-def read_ledger() -> Reading:
-    return Reading(queue_loads(), live_relays(), parked_messages())
-
-
-class LedgerCollector(Collector):
-    """Asks the ledger at each scrape. An outage of it is a figure, not an error."""
-
-    def __init__(self) -> None:
-        self._reader = BoundedReader()
-
-    def collect(self) -> Iterator[Metric]:
-        try:
-            reading = self._reader.read(read_ledger, within_s=READ_WITHIN_S)
-        except (DatabaseError, InterfaceError, TimeoutError):
-            yield gauge("tasks_ledger_up", "Whether the ledger answered.", 0)
-            return
-        yield gauge("tasks_ledger_up", "Whether the ledger answered.", 1)
-        yield gauge("tasks_relays", "Relays that beat.", reading.relays)
-        yield gauge("tasks_parked_messages", "Broker messages that are no jobs.", reading.parked)
-        yield from of_queues(reading.queues)
-
-
-def gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, value=value)
-
-
-def of_queues(loads: Iterable[QueueLoad]) -> Iterator[Metric]:
-    jobs = GaugeMetricFamily(
-        "tasks_jobs", "Unfinished jobs, counted to 10,000.", labels=["queue", "state"]
-    )
-    oldest = by_queue("tasks_oldest_due_age_seconds", "How long the oldest due job has waited.")
-    dead = by_queue("tasks_dead_letters", "Failed jobs that wait for an operator.")
-    workers = by_queue("tasks_workers", "Workers that beat and take jobs.")
-    capacity = by_queue("tasks_capacity", "Jobs that these workers can run at once.")
-    for load in loads:
-        jobs.add_metric([load.name, "queued"], load.due)
-        jobs.add_metric([load.name, "scheduled"], load.scheduled)
-        jobs.add_metric([load.name, "dispatched"], load.dispatched)
-        jobs.add_metric([load.name, "running"], load.running)
-        oldest.add_metric([load.name], load.oldest_due_s)
-        dead.add_metric([load.name], load.dead_letters)
-        workers.add_metric([load.name], load.workers)
-        capacity.add_metric([load.name], load.capacity)
-    yield from (jobs, oldest, dead, workers, capacity)
-
-
-def by_queue(name: str, text: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, labels=["queue"])
-
-
-# A registry of its own: the default one would collect, and so ask the database, at import.
-LEDGER = CollectorRegistry(auto_describe=False)
-LEDGER.register(LedgerCollector())

@@ -124,7 +124,9 @@ class Job(models.Model):
         indexes = [
             # Due work, in the order in which it goes out.
             models.Index(
-                F("queue"), F("priority").desc(), F("seq"),
+                F("queue"),
+                F("priority").desc(),
+                F("seq"),
                 name="tasks_job_due",
                 condition=Q(state=State.QUEUED, due=True, hold_reason=""),
             ),

@@ -27,23 +27,25 @@ def operate(action: Action, job_ids: Iterable[UUID], *, actor: str, reason: str)
     """Cancel, replay or dismiss each job, in the order of their ids."""
     answers = Answers()
     for job_id in sorted(set(job_ids)):
-        if not act(action, job_id, actor=actor, reason=reason):
+        state = act(action, job_id, actor=actor, reason=reason)
+        if state is None:
             answers.refused[why_not(action, job_id)].append(job_id)
-        elif action is Action.CANCEL and state_of(job_id) == State.RUNNING:
+        elif state == State.RUNNING:
             answers.asked.append(job_id)
         else:
             answers.done.append(job_id)
     return answers
 
 
-def act(action: Action, job_id: UUID, *, actor: str, reason: str) -> bool:
+def act(action: Action, job_id: UUID, *, actor: str, reason: str) -> str | None:
+    """The state afterwards; None when nothing happened."""
     match action:
         case Action.CANCEL:
-            return ledger.cancel(job_id, actor=actor, reason=reason) is not None
+            return ledger.cancel(job_id, actor=actor, reason=reason)
         case Action.REPLAY:
-            return replay(job_id, actor=actor, reason=reason)
+            return State.QUEUED if replay(job_id, actor=actor, reason=reason) else None
         case Action.DISMISS:
-            return ledger.dismiss(job_id, actor=actor, reason=reason)
+            return State.FAILED if ledger.dismiss(job_id, actor=actor, reason=reason) else None
 
 
 def replay(job_id: UUID, *, actor: str, reason: str) -> bool:

@@ -66,9 +66,7 @@ def older_page[M: Model](
     return Page(found, older=edge, newer=at, cut=edge is not None)
 
 
-def newer_page[M: Model](
-    rows: QuerySet[M], at: UUID, size: int, window: Window | None
-) -> Page[M]:
+def newer_page[M: Model](rows: QuerySet[M], at: UUID, size: int, window: Window | None) -> Page[M]:
     edge = newer_edge(window, at) if window else None
     rows = rows.filter(pk__gt=at)
     if edge is not None:

@@ -30,7 +30,7 @@ from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 from celery.app.task import Task
 from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
-from pydantic_core import ErrorDetails, PydanticSerializationError, to_jsonable_python
+from pydantic_core import ErrorDetails, to_jsonable_python
 from pydantic_core.core_schema import ErrorType
 
 from tasks.errors import InvalidPayload
@@ -356,11 +356,10 @@ class _Parameter:
                 exclude_unset=compact,
                 warnings=False,
             )
-            form = _with_sets_sorted(sent, form)
-            check_json(form, path=f"$.{self.name}")
-            return form
-        except (PydanticSerializationError, UnicodeError, OverflowError):
+        except ValueError:  # unknown types, cycles, bytes that are no text
             raise self._error(f"cannot be written as JSON; {_ANNOTATE}") from None
+        check_json(form, path=f"$.{self.name}")
+        return _with_sets_sorted(sent, form)
 
     def _misfit(self, exc: ValidationError, value: object) -> InvalidPayload:
         """The first complaint, without the parts that may quote the value."""
@@ -416,7 +415,10 @@ def _exact_types(annotation: object) -> frozenset[type]:
 
 
 def _display(annotation: object) -> str:
-    text = annotation.__name__ if type(annotation) is type else inspect.formatannotation(annotation)
+    if isinstance(annotation, type):
+        text = annotation.__name__
+    else:
+        text = inspect.formatannotation(annotation)
     return text.replace("typing.", "")[:200]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 from celery import Celery
-from kombu import Connection, Exchange, Producer
+from kombu import Exchange, Producer
 
 from tasks.ledger import Dispatched
 
@@ -25,8 +25,10 @@ class Publisher:
 
     def __init__(self, app: Celery) -> None:
         self.app = app
-        self.connection: Connection | None = None
-        self.producer: Producer | None = None
+        # Any: the published types of kombu lack half of what both have.
+        self.connection: Any = None
+        self.producer: Any = None
+        self.declared: set[str] = set()
         self.failures = 0
         self.try_again_at = 0.0
 
@@ -54,17 +56,17 @@ class Publisher:
             self.worked()
         return jobs[sent:]
 
-    def connected(self, queue: str) -> Producer:
+    def connected(self, queue: str) -> Any:
         if self.producer is None:
             self.connection = self.app.connection_for_write()
             self.producer = Producer(self.connection.channel(), exchange=DIRECT, auto_declare=False)
-            self.declared: set[str] = set()
+            self.declared = set()
         if queue not in self.declared:
             self.app.amqp.queues[queue](self.producer.channel).declare()
             self.declared.add(queue)
         return self.producer
 
-    def send(self, producer: Producer, queue: str, job: Dispatched) -> None:
+    def send(self, producer: Any, queue: str, job: Dispatched) -> None:
         job_id = str(job.id)
         producer.publish(
             ((), {}, {}),

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tasks.ledger import fetch
+from tasks.fleet import LIVE_FOR_S
+from tasks.ledger import fetch, queues_with_due_jobs
 from tasks.wiring import topology
 
-# Who has not beaten for this long is gone: three missed beats.
-LIVE_S = 15.0
 # Beyond this nobody needs the exact figure, and counting it would be the load.
 COUNT_MAX = 10_000
 # Undeclared queues work too, but must not let the metrics grow without bound.
@@ -47,9 +46,7 @@ def queue_loads() -> list[QueueLoad]:
     running = count_by_queue("state = 'running'")
     dead_letters = count_by_queue("dead_letter")
     workers = workers_by_queue()
-    names = set(topology().queues).union(
-        due, scheduled, dispatched, running, dead_letters, workers
-    )
+    names = set(topology().queues).union(due, scheduled, dispatched, running, dead_letters, workers)
     return [
         QueueLoad(
             name,
@@ -66,34 +63,23 @@ def queue_loads() -> list[QueueLoad]:
     ]
 
 
-DUE = "state = 'queued' AND due AND hold_reason = ''"
-
-
 def due_by_queue() -> Mapping[str, tuple[int, float]]:
-    """How many jobs are due and the age in seconds of the oldest one that was looked at.
-
-    The names come from hops through the index: DISTINCT would read all of it.
-    """
+    """How many jobs are due, and the age in seconds of the oldest of those that were counted."""
     rows = fetch(
-        "WITH RECURSIVE names AS ("
-        f" (SELECT queue FROM tasks_job WHERE {DUE} ORDER BY queue LIMIT 1) UNION ALL"
-        f" SELECT (SELECT queue FROM tasks_job WHERE {DUE} AND queue > names.queue"
-        " ORDER BY queue LIMIT 1) FROM names WHERE queue IS NOT NULL)"
-        " SELECT names.queue, counted, oldest FROM names, LATERAL ("
+        "SELECT name, counted, oldest FROM unnest(%s::text[]) AS name, LATERAL ("
         " SELECT count(*) AS counted,"
         " extract(epoch FROM clock_timestamp() - min(run_at))::float8 AS oldest FROM ("
-        f" SELECT run_at FROM tasks_job WHERE {DUE} AND queue = names.queue"
-        " ORDER BY priority DESC, seq LIMIT %s) AS first) AS waiting"
-        " WHERE names.queue IS NOT NULL LIMIT %s",
-        [COUNT_MAX, QUEUES_MAX],
+        " SELECT run_at FROM tasks_job WHERE queue = name AND state = 'queued' AND due"
+        " AND hold_reason = '' ORDER BY priority DESC, seq LIMIT %s) AS first) AS waiting",
+        [queues_with_due_jobs()[:QUEUES_MAX], COUNT_MAX],
     )
-    return {queue: (counted, max(0.0, oldest)) for queue, counted, oldest in rows}
+    return {queue: (counted, max(0.0, oldest or 0.0)) for queue, counted, oldest in rows}
 
 
 def count_by_queue(condition: str) -> Mapping[str, int]:
     """``condition`` must be that of a partial index, word by word, and holds no input."""
     rows = fetch(
-        "SELECT queue, count(*) FROM ("
+        "SELECT queue, count(*) FROM ("  # noqa: S608  (the condition is written in this module)
         f" SELECT queue FROM tasks_job WHERE {condition} LIMIT %s) AS some GROUP BY queue",
         [COUNT_MAX],
     )
@@ -107,7 +93,7 @@ def workers_by_queue() -> Mapping[str, tuple[int, int]]:
         " jsonb_array_elements_text(queues) AS queue"
         " WHERE stopped_at IS NULL AND NOT draining"
         " AND last_beat > clock_timestamp() - %s * interval '1 second' GROUP BY queue",
-        [LIVE_S],
+        [LIVE_FOR_S],
     )
     return {queue: (workers, capacity) for queue, workers, capacity in rows}
 
@@ -117,7 +103,7 @@ def live_relays() -> int:
         fetch(
             "SELECT count(*) FROM tasks_relay"
             " WHERE last_beat > clock_timestamp() - %s * interval '1 second'",
-            [LIVE_S],
+            [LIVE_FOR_S],
         )[0][0]
     )
 

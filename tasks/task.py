@@ -67,8 +67,29 @@ class LedgerTask(Task):
     reject_on_worker_lost = False
     store_errors_even_if_ignored = True
 
+    # Written ``queue=`` and ``priority=`` on the task. Celery deprecates these names for its own
+    # routing; here they are the ledger's, so they are taken before Celery looks.
+    own_queue: str | None = None
+    own_priority: int | None = None
+
     _tracer: Callable[..., Any] | None = None
     _ledger_backend: LedgerBackend | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in ("queue", "priority"):
+            if name in vars(cls):
+                setattr(cls, f"own_{name}", vars(cls)[name])
+                delattr(cls, name)
+
+    @property
+    def queue(self) -> str | None:
+        """The queue named on the task; its jobs go to ``default`` when there is none."""
+        return self.own_queue
+
+    @property
+    def priority(self) -> int | None:
+        return self.own_priority
 
     @classmethod
     def on_bound(cls, app: Celery) -> None:

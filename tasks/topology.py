@@ -104,7 +104,7 @@ class Topology:
         return cls({queue.name: queue for queue in queues})
 
     def queue(self, name: str) -> Queue:
-        """The declared queue, or an unlimited one of that name: a missing line must not stop a job."""
+        """The declared queue, or an unlimited one: a missing line must not stop a job."""
         return self.queues.get(name) or Queue(name)
 
     def sharing(self, queue: Queue) -> list[str]:
@@ -116,7 +116,8 @@ class Topology:
     @property
     def visibility_timeout_s(self) -> int:
         """Longer than any run and its drain, so the broker never redelivers what still runs."""
-        return int(max((q.time_limit + q.stop_grace_s for q in self.queues.values()), default=330)) + 60
+        longest_s = max((q.time_limit + q.stop_grace_s for q in self.queues.values()), default=330)
+        return int(longest_s) + 60
 
 
 DEFAULT = Topology.of([Queue("default")])

@@ -13,7 +13,7 @@ class Command(BaseCommand):
     help = "Move due jobs from the ledger to the broker. Any number may run; TERM stops it."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        relay = Relay(current_app._get_current_object())
+        relay = Relay(current_app)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: relay.stop())
         relay.run()

@@ -1,0 +1,5 @@
+"""``./dev demo``: what the template promises, shown on a throw-away stack with a bank that misbehaves."""
+
+from devtools.demo.command import main
+
+__all__ = ["main"]

@@ -1,0 +1,261 @@
+"""The HTTP interface to jobs. Each view parses, calls one function and renders."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from ninja import Body, Header, NinjaAPI, Query, Status
+from ninja.parser import Parser
+
+from tasks import ledger, operate
+from tasks.clients import AUTHENTICATION, Caller, Scope, caller_with
+from tasks.enqueue import Enqueued, Item, accept, resolve
+from tasks.errors import InvalidKey, InvalidPayload, UnknownTask
+from tasks.health import WATCH
+from tasks.keys import check_key
+from tasks.long_poll import wait_until_finished, wished_wait_s
+from tasks.models import Job
+from tasks.paging import Place, Window, read_page
+from tasks.payload import parse
+from tasks.problems import (
+    INVALID_KEY,
+    MALFORMED,
+    WRONG_MEDIA_TYPE,
+    WRONG_STATE,
+    Problem,
+    answer_with_problems,
+    not_found,
+)
+from tasks.queues import queue_loads
+from tasks.representations import (
+    DETAIL_FIELDS,
+    SUMMARY_FIELDS,
+    Accepted,
+    JobDetail,
+    JobPage,
+    JobState,
+    JobSummary,
+    NewJob,
+    ProblemOut,
+    QueueOut,
+    Reason,
+)
+from tasks.states import Action, State
+
+PAGE_SIZE = 50
+PAGE_MAX = 200
+# Rows that one page looks at, so that a filter with no match does not read a whole history.
+LOOKED_AT_MAX = 10_000
+
+
+class StrictParser(Parser):
+    """JSON that can be stored unchanged, or an error that names the place."""
+
+    def parse_body(self, request: HttpRequest) -> dict[str, Any]:
+        if request.content_type != "application/json":
+            raise Problem(WRONG_MEDIA_TYPE, "Send Content-Type: application/json.")
+        body = parse(request.body)
+        if not isinstance(body, dict):
+            raise InvalidPayload("the body must be an object", malformed=True)
+        return body
+
+
+def refusals(*statuses: int) -> dict[Any, Any]:
+    return dict.fromkeys((401, 403, 503, *statuses), ProblemOut)
+
+
+api = NinjaAPI(
+    title="Jobs",
+    urls_namespace="tasks",
+    auth=AUTHENTICATION,
+    parser=StrictParser(),
+    description="Accepts jobs once and says what became of them.",
+)
+answer_with_problems(api)
+
+
+# --- enqueue -----------------------------------------------------------------------------
+
+
+@api.post(
+    "/jobs",
+    response={202: Accepted, 200: Accepted, **refusals(400, 413, 415, 422, 429)},
+    summary="Enqueue a job",
+)
+def enqueue_job(
+    request: HttpRequest,
+    response: HttpResponse,
+    job: NewJob,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            alias="Idempotency-Key",
+            description="Your name for this intent. Required, unless the task makes its own.",
+        ),
+    ] = None,
+) -> Status[Accepted]:
+    """The same key and payload again is the same job: 200 in place of 202."""
+    caller = caller_with(request, Scope.ENQUEUE)
+    WATCH.start()
+    answer = accept_for(caller, job, idempotency_key)
+    response["Location"] = f"{request.path}/{answer.job_id}"
+    if not answer.created:
+        response["Idempotent-Replayed"] = "true"
+    accepted = Accepted.of(answer, derived=idempotency_key is None)
+    return Status(202 if answer.created else 200, accepted)
+
+
+def accept_for(caller: Caller, job: NewJob, key: str | None) -> Enqueued:
+    """The tenant is the caller's, whatever the body says."""
+    task = task_for(caller, job.task)
+    if key is not None:
+        check_key(key)
+    elif not (task.key or task.dedupe_window):
+        raise Problem(INVALID_KEY, "This task needs an Idempotency-Key header.")
+    item = Item(
+        job.payload,
+        key=key,
+        tenant=caller.tenant,
+        priority=job.priority,
+        run_at=job.run_at,
+        start_by=job.start_by,
+        ordering_key=job.ordering_key,
+    )
+    try:
+        return accept(task, item)
+    except InvalidPayload as error:
+        raise in_the_body(error) from error
+    except InvalidKey as error:  # the caller's has passed above
+        raise Problem(INVALID_KEY, str(error), path="$.ordering_key") from error
+
+
+def task_for(caller: Caller, name: str) -> Any:
+    """Tasks that are not published do not exist for API clients."""
+    task = resolve(name)
+    if not (task.api or caller.every_task):
+        raise UnknownTask(name)
+    return task
+
+
+def in_the_body(error: InvalidPayload) -> InvalidPayload:
+    """The path as the client sees it: ``$`` of the payload is ``$.payload`` of the body."""
+    inside = "payload" + error.path[1:] if error.path.startswith("$") else error.path
+    return InvalidPayload(
+        error.message, path=f"$.{inside}", malformed=error.malformed, too_large=error.too_large
+    )
+
+
+# --- read --------------------------------------------------------------------------------
+
+
+@api.get("/jobs", response={200: JobPage, **refusals(400, 422)}, summary="List jobs")
+def list_jobs(
+    request: HttpRequest,
+    state: State | None = None,
+    task: Annotated[str | None, Query(max_length=255, pattern=r"^[^\x00]*$")] = None,
+    cursor: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE_SIZE,
+) -> JobPage:
+    """Newest first. Go on with `next_cursor` until it is null."""
+    jobs = jobs_of(caller_with(request, Scope.READ))
+    found = jobs.filter(**wanted(state=state, task=task)).only(*SUMMARY_FIELDS)
+    page = read_page(found, Place(place_of(cursor)), size=limit, window=Window(jobs, LOOKED_AT_MAX))
+    return JobPage(jobs=list(map(JobSummary.of, page.rows)), next_cursor=cursor_of(page.older))
+
+
+@api.get("/jobs/{job_id}", response={200: JobDetail, **refusals(404)}, summary="Read a job")
+def read_job(
+    request: HttpRequest,
+    response: HttpResponse,
+    job_id: str,
+    prefer: Annotated[
+        str | None, Header(description="wait=N: answer when it has finished, or after N s.")
+    ] = None,
+) -> JobDetail:
+    caller = caller_with(request, Scope.READ)
+    found = visible(caller, job_id)
+    wait_s = wished_wait_s(prefer)
+    if wait_s and wait_until_finished(found, wait_s):
+        response["Preference-Applied"] = f"wait={wait_s}"
+    job = jobs_of(caller).only(*DETAIL_FIELDS).filter(pk=found).first()
+    if job is None:
+        raise not_found("There is no such job.")
+    return JobDetail.of(job)
+
+
+@api.get("/queues", response={200: list[QueueOut], **refusals()}, summary="Load of the queues")
+def list_queues(request: HttpRequest) -> list[QueueOut]:
+    """Of all tenants together."""
+    caller_with(request, Scope.READ)
+    return [QueueOut.of(load) for load in queue_loads()]
+
+
+def jobs_of(caller: Caller) -> QuerySet[Job]:
+    return Job.objects.all() if caller.every_tenant else Job.objects.filter(tenant=caller.tenant)
+
+
+def visible(caller: Caller, job_id: str) -> UUID:
+    """The id of a job the caller may know of. All others do not exist, whatever the reason."""
+    try:
+        found = jobs_of(caller).filter(pk=UUID(job_id)).values_list("pk", flat=True).first()
+    except ValueError:
+        found = None
+    if found is None:
+        raise not_found("There is no such job.")
+    return found
+
+
+def wanted(**filters: str | None) -> dict[str, str]:
+    return {name: value for name, value in filters.items() if value is not None}
+
+
+def cursor_of(place: UUID | None) -> str | None:
+    return base64.urlsafe_b64encode(place.bytes).rstrip(b"=").decode() if place else None
+
+
+def place_of(cursor: str | None) -> UUID | None:
+    if cursor is None:
+        return None
+    try:
+        return UUID(bytes=base64.urlsafe_b64decode(cursor + "=="))
+    except (ValueError, binascii.Error):
+        raise Problem(MALFORMED, "This cursor is not one of ours.", path="cursor") from None
+
+
+# --- operate -----------------------------------------------------------------------------
+
+
+@api.post(
+    "/jobs/{job_id}/cancel",
+    response={202: JobState, **refusals(400, 404, 409, 415, 422)},
+    summary="Cancel a job",
+)
+def cancel_job(
+    request: HttpRequest, job_id: str, why: Annotated[Reason | None, Body()] = None
+) -> Status[JobState]:
+    """What waits is cancelled at once; what runs is asked to stop and still says running."""
+    caller = caller_with(request, Scope.ENQUEUE, Scope.OPERATE)
+    found = visible(caller, job_id)
+    state = ledger.cancel(found, actor=caller.name, reason=why.reason if why else "")
+    if state is None:
+        raise Problem(WRONG_STATE, f"The job is {operate.why_not(Action.CANCEL, found)}.")
+    return Status(202, JobState(id=found, state=State(state)))
+
+
+@api.post(
+    "/jobs/{job_id}/replay",
+    response={202: JobState, **refusals(400, 404, 409, 415, 422)},
+    summary="Replay a failed job",
+)
+def replay_job(request: HttpRequest, job_id: str, why: Reason) -> Status[JobState]:
+    """The same id, key and payload once more, with fresh counters."""
+    caller = caller_with(request, Scope.OPERATE)
+    found = visible(caller, job_id)
+    if not operate.replay(found, actor=caller.name, reason=why.reason):
+        raise Problem(WRONG_STATE, f"Not replayed: {operate.why_not(Action.REPLAY, found)}.")
+    return Status(202, JobState(id=found, state=State.QUEUED))

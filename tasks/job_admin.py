@@ -1,0 +1,304 @@
+"""The pages of jobs in the admin: the list, one job, a reason for an action, a form to enqueue.
+
+Each parses, calls one function and renders. Nothing here writes a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.http import url_has_allowed_host_and_scheme
+
+from tasks import job_display as show
+from tasks.enqueue import Enqueued
+from tasks.enqueue_form import EnqueueForm, parameters_of
+from tasks.job_list import (
+    DeadLetterFilter,
+    KeysetChangeList,
+    QueueFilter,
+    StateFilter,
+    TaskFilter,
+    TenantFilter,
+    search,
+)
+from tasks.models import Job
+from tasks.operate import Answers, operate
+from tasks.read_only_admin import ReadOnlyAdmin
+from tasks.registry import ledger_tasks
+from tasks.states import Action
+
+# Rows of attempts and of operator actions on the page of a job; the latest ones.
+HISTORY_ROWS = 100
+DONE = {Action.CANCEL: "Cancelled", Action.REPLAY: "Queued again", Action.DISMISS: "Dismissed"}
+NOT_DONE = {
+    Action.CANCEL: "Not cancelled",
+    Action.REPLAY: "Not replayed",
+    Action.DISMISS: "Not dismissed",
+}
+# Why a person would press it, and what will happen.
+EXPLAINED = {
+    Action.CANCEL: "A job that waits is cancelled at once. A running one is asked to stop.",
+    Action.REPLAY: "The job runs again: same id, same key, same payload, attempts from zero.",
+    Action.DISMISS: "The job stays failed and leaves the list of dead letters.",
+}
+
+
+class ReasonForm(forms.Form):
+    """Why an operator acts. It is kept with the job."""
+
+    reason = forms.CharField(
+        max_length=500, widget=forms.TextInput(attrs={"class": "vTextField", "autofocus": True})
+    )
+
+    def __init__(self, action: Action, *args: Any) -> None:
+        super().__init__(*args)
+        self.fields["reason"].required = action is Action.REPLAY
+
+
+class JobAdmin(ReadOnlyAdmin):
+    list_display = (
+        show.short_id, "task", "queue", show.tenant, show.state, show.key, "attempts",
+        show.waited, show.ran, show.created,
+    )  # fmt: skip
+    list_filter = (TenantFilter, StateFilter, DeadLetterFilter, QueueFilter, TaskFilter)
+    list_per_page = 50
+    sortable_by = ()
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    search_fields = ("id",)
+    search_help_text = "A whole job id or a whole idempotency key."
+    actions = ("cancel_selected", "replay_selected", "dismiss_selected")
+    # The stubs know names only; Django takes functions too.
+    fieldsets: ClassVar[Any] = (
+        (None, {"fields": (
+            (show.state, show.waited, show.ran),
+            ("task", "queue", show.tenant),
+            (show.key, "priority", "ordering_key"),
+            (show.hold_reason, show.cancel_reason),
+        )}),
+        ("Payload", {"fields": (show.payload,)}),
+        ("Outcome", {"fields": (show.progress, show.result, show.error)}),
+        ("Times", {"fields": (
+            (show.created, show.run_at, show.start_by),
+            (show.started, show.claimed, show.finished),
+        )}),
+        ("Runs", {"fields": (
+            ("attempts", "crashes", "fence", "dispatch_no"),
+            ("worker", "release", show.lease),
+        )}),
+    )  # fmt: skip
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[KeysetChangeList]:
+        return KeysetChangeList
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
+        return Job.objects.annotate(now=Now())
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        term = search_term.strip()
+        return (queryset.filter(pk__in=search(term)) if term else queryset), False
+
+    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
+        """The filters, nothing else: a lookup on a payload would tell what is masked in it."""
+        return lookup in {f.parameter_name for f in self.list_filter}
+
+    def has_operate_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("tasks.operate_job")
+
+    def has_enqueue_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("tasks.add_job")
+
+    # --- pages ---
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view
+        return [
+            path("enqueue/", view(self.enqueue_view), name="tasks_job_enqueue"),
+            path("operate/<str:action>/", view(self.operate_view), name="tasks_job_operate"),
+            *super().get_urls(),
+        ]
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        mine = {"title": "Jobs", "may_enqueue": self.has_enqueue_permission(request)}
+        return super().changelist_view(request, mine | (extra_context or {}))
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        job = self.get_object(request, object_id)
+        mine = self.around_the_job(request, job) if job else {}
+        return super().change_view(request, object_id, form_url, mine | (extra_context or {}))
+
+    def around_the_job(self, request: HttpRequest, job: Job) -> dict[str, Any]:
+        may_operate = self.has_operate_permission(request)
+        return {
+            "title": job.task,
+            "subtitle": str(job.id),
+            "attempts": job.history.order_by("-fence")[:HISTORY_ROWS],
+            "operator_actions": job.actions.order_by("-id")[:HISTORY_ROWS],
+            "flower_url": show.flower_url(job),
+            "buttons": [
+                (action, operate_url(action, job.id))
+                for action in show.possible_actions(job)
+                if may_operate
+            ],
+        }
+
+    def enqueue_view(self, request: HttpRequest) -> HttpResponse:
+        if not self.has_enqueue_permission(request):
+            raise PermissionDenied
+        tasks = ledger_tasks()
+        name = request.GET.get("task")
+        if name is None:
+            return self.page(
+                request, "choose_task.html", "Enqueue a job", tasks=with_first_lines(tasks.values())
+            )
+        if name not in tasks:
+            raise Http404(f"no task {name!r} is registered here")
+        form = EnqueueForm(tasks[name], request.POST if request.method == "POST" else None)
+        answer = form.enqueue() if form.is_valid() else None
+        if answer is not None:
+            return self.answered(request, answer)
+        return self.page(
+            request, "enqueue.html", f"Enqueue {name}", form=form, task=tasks[name],
+            parameters=parameters_of(tasks[name]),
+        )  # fmt: skip
+
+    def answered(self, request: HttpRequest, answer: Enqueued) -> HttpResponse:
+        url = reverse("admin:tasks_job_change", args=[answer.job_id])
+        says = (
+            'Created job <a href="{}">{}</a>.'
+            if answer.created
+            else 'A repeat: job <a href="{}">{}</a> answers, {}. Nothing new was created.'
+        )
+        level = messages.SUCCESS if answer.created else messages.WARNING
+        self.message_user(request, format_html(says, url, answer.job_id, answer.state), level)
+        may_look = self.has_view_permission(request)
+        return HttpResponseRedirect(url if may_look else request.get_full_path())
+
+    def operate_view(self, request: HttpRequest, action: str) -> HttpResponse:
+        if not self.has_operate_permission(request):
+            raise PermissionDenied
+        if action not in set(Action):
+            raise Http404
+        return self.operate_on(request, Action(action))
+
+    @admin.action(description="Cancel selected jobs", permissions=["operate"])
+    def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
+        return self.ask_for_reason(request, Action.CANCEL)
+
+    @admin.action(description="Replay selected failed jobs", permissions=["operate"])
+    def replay_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
+        return self.ask_for_reason(request, Action.REPLAY)
+
+    @admin.action(description="Dismiss selected dead letters", permissions=["operate"])
+    def dismiss_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
+        return self.ask_for_reason(request, Action.DISMISS)
+
+    def ask_for_reason(
+        self, request: HttpRequest, action: Action, form: ReasonForm | None = None
+    ) -> HttpResponse:
+        ids = chosen(request)
+        return self.page(
+            request,
+            "operate.html",
+            f"{action.capitalize()} {counted(len(ids), 'job')}",
+            action=action,
+            explained=EXPLAINED[action],
+            form=form or ReasonForm(action),
+            jobs=self.get_queryset(request).filter(pk__in=ids).order_by("-id"),
+            ids=ids,
+            checkbox=ACTION_CHECKBOX_NAME,
+            operate_url=operate_url(action),
+            back=way_back(request, ids),
+        )
+
+    def operate_on(self, request: HttpRequest, action: Action) -> HttpResponse:
+        form = ReasonForm(action, request.POST if request.method == "POST" else None)
+        if not form.is_valid():
+            return self.ask_for_reason(request, action, form)
+        ids = chosen(request)
+        answers = operate(
+            action, ids, actor=request.user.get_username(), reason=form.cleaned_data["reason"]
+        )
+        self.tell(request, action, answers)
+        return HttpResponseRedirect(way_back(request, ids))
+
+    def tell(self, request: HttpRequest, action: Action, answers: Answers) -> None:
+        if answers.done:
+            done = f"{DONE[action]}: {counted(len(answers.done), 'job')}."
+            self.message_user(request, done, messages.SUCCESS)
+        if answers.asked:
+            asked = f"Asked to stop: {counted(len(answers.asked), 'running job')}."
+            self.message_user(request, asked, messages.SUCCESS)
+        for why, ids in answers.refused.items():
+            refused = f"{NOT_DONE[action]}: {counted(len(ids), 'job')} ({why})."
+            self.message_user(request, refused, messages.WARNING)
+
+    def page(
+        self, request: HttpRequest, template: str, title: str, **context: Any
+    ) -> TemplateResponse:
+        known = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media}
+        return TemplateResponse(
+            request, f"admin/tasks/job/{template}", {**known, "title": title, **context}
+        )
+
+
+def with_first_lines(tasks: Iterable[Any]) -> list[tuple[Any, str]]:
+    """Tasks, each with the first line of what it says about itself."""
+    return [(task, (task.__doc__ or "").strip().partition("\n")[0]) for task in tasks]
+
+
+def operate_url(action: Action, *job_ids: UUID) -> str:
+    url = reverse("admin:tasks_job_operate", args=[action])
+    selected = urlencode([(ACTION_CHECKBOX_NAME, job_id) for job_id in job_ids])
+    return f"{url}?{selected}" if selected else url
+
+
+def chosen(request: HttpRequest) -> list[UUID]:
+    """The jobs that were ticked, or the one of the button; what is no id is nobody's job.
+
+    Not the filtered list: a job may have left it since the page was shown, and the operator
+    is to hear why nothing happened.
+    """
+    given = request.POST if request.method == "POST" else request.GET
+    try:
+        return [UUID(text) for text in given.getlist(ACTION_CHECKBOX_NAME)]
+    except ValueError:
+        raise Http404("not a job id") from None
+
+
+def way_back(request: HttpRequest, ids: Sequence[UUID]) -> str:
+    """To the list as it was filtered, or to the only job."""
+    listed = reverse("admin:tasks_job_changelist")
+    if request.path == listed:
+        return request.get_full_path()
+    back = request.POST.get("back", "")
+    if url_has_allowed_host_and_scheme(back, None):
+        return back
+    return reverse("admin:tasks_job_change", args=ids) if len(ids) == 1 else listed
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,34 @@
+"""Which tasks there are in this process.
+
+A worker imports the task modules when it starts. A web server or the relay has no such moment,
+so whoever asks for a task by name asks here.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from celery import current_app
+
+
+def task_of(name: str) -> Any | None:
+    """The registered task of that name, LedgerTask or not."""
+    import_task_modules()
+    return current_app.tasks.get(name)
+
+
+def ledger_tasks() -> dict[str, Any]:
+    """Every registered LedgerTask, by name and in the order of their names."""
+    import_task_modules()
+    return {
+        name: task
+        for name, task in sorted(current_app.tasks.items())
+        if getattr(task, "is_ledger_task", False)
+    }
+
+
+@cache
+def import_task_modules() -> None:
+    """Celery's own autodiscovery and ``imports``, once."""
+    current_app.loader.import_default_modules()

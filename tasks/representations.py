@@ -1,0 +1,215 @@
+"""What travels over the HTTP interface: the shape of requests and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from celery import current_app
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from tasks.enqueue import Enqueued, key_expires_at
+from tasks.models import Job
+from tasks.payload import mask
+from tasks.queues import QueueLoad
+from tasks.states import State
+
+
+def moment(value: object) -> datetime | None:
+    """ISO 8601 with a time zone, as UTC: what PostgreSQL returns is then a ``datetime`` again."""
+    if value is None:
+        return None
+    try:
+        parsed = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        parsed = None
+    if parsed is None:
+        raise ValueError("must be a time in ISO 8601, as 2030-01-31T09:00:00Z")
+    if parsed.tzinfo is None:
+        raise ValueError("needs a time zone, as in 2030-01-31T09:00:00Z")
+    try:
+        return parsed.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("must lie in the years 1 to 9999") from None
+
+
+Moment = Annotated[datetime | None, BeforeValidator(moment)]
+
+
+class Request(BaseModel):
+    """Strict: text is no number, and a misspelt field is not ignored."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class NewJob(Request):
+    task: str = Field(min_length=1, max_length=255, examples=["orders.tasks.capture"])
+    payload: dict[str, Any] = Field(description="The parameters of the task, at most 256 KiB.")
+    priority: int = Field(0, description="-100 to 100; higher goes first.")
+    run_at: Moment = Field(None, description="ISO 8601 with a time zone; not before then.")
+    start_by: Moment = Field(None, description="Expires when it has not started by then.")
+    ordering_key: str | None = None
+
+
+class Reason(Request):
+    reason: str = Field(min_length=1, max_length=500, pattern=r"\S")
+
+
+class Accepted(BaseModel):
+    id: UUID
+    state: State
+    created: bool = Field(description="False: this is a repeat, and nothing is new.")
+    key_expires_at: datetime = Field(description="The key answers with this job until then.")
+    derived: bool = Field(description="The key was made from the payload.")
+
+    @classmethod
+    def of(cls, answer: Enqueued, *, derived: bool) -> Accepted:
+        return cls(
+            id=answer.job_id,
+            state=answer.state,
+            created=answer.created,
+            key_expires_at=answer.key_expires_at,
+            derived=derived,
+        )
+
+
+class JobState(BaseModel):
+    id: UUID
+    state: State
+
+
+class Error(BaseModel):
+    type: str
+    message: str
+
+
+class JobSummary(BaseModel):
+    id: UUID
+    task: str
+    queue: str
+    state: State
+    attempts: int
+    crashes: int
+    priority: int
+    failure: str | None = Field(description="Why it failed: error, exhausted, expired, ...")
+    dead_letter: bool = Field(description="Failed, and waits for an operator.")
+    run_at: datetime
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @classmethod
+    def of(cls, job: Job) -> JobSummary:
+        return cls(**summary(job))
+
+
+WaitsFor = Literal["its time", "a hold", "dispatch", "a worker"]
+
+
+class JobDetail(JobSummary):
+    waits_for: WaitsFor | None
+    hold_reason: str | None
+    start_by: datetime | None
+    ordering_key: str | None
+    cancel_requested_at: datetime | None
+    idempotency_key: str | None
+    key_expires_at: datetime | None
+    payload: dict[str, Any] | None = Field(description="With sensitive values masked.")
+    progress: Any
+    result: Any
+    result_note: str | None = Field(description="What was changed to make the result JSON.")
+    error: Error | None = Field(description="Of the latest run that did not succeed.")
+
+    @classmethod
+    def of(cls, job: Job) -> JobDetail:
+        keeps_key = job.idempotency_key is not None
+        return cls(
+            **summary(job),
+            waits_for=waits_for(job),
+            hold_reason=job.hold_reason or None,
+            start_by=job.start_by,
+            ordering_key=job.ordering_key,
+            cancel_requested_at=job.cancel_requested_at,
+            idempotency_key=job.idempotency_key,
+            key_expires_at=key_expires_at(job.queue, job.finished_at) if keeps_key else None,
+            payload=shown_payload(job),
+            progress=job.progress,
+            result=job.result,
+            result_note=job.result_note or None,
+            error=Error(type=job.error_type, message=job.error_message) if job.error_type else None,
+        )
+
+
+class JobPage(BaseModel):
+    jobs: list[JobSummary]
+    next_cursor: str | None = Field(description="Null at the end. A page may be short before it.")
+
+
+class QueueOut(BaseModel):
+    name: str
+    depth: int = Field(description="Jobs that could go now; counting stops at 10,000.")
+    scheduled: int = Field(description="Jobs whose time has not come; stops at 10,000.")
+    oldest_age_s: float
+    in_flight: int = Field(description="On the broker or running.")
+    capacity: int = Field(description="Jobs that the live workers run at once.")
+    workers: int
+    paused: bool
+
+    @classmethod
+    def of(cls, load: QueueLoad) -> QueueOut:
+        return cls(
+            name=load.name,
+            depth=load.due,
+            scheduled=load.scheduled,
+            oldest_age_s=round(load.oldest_due_s, 3),
+            in_flight=load.in_flight,
+            capacity=load.capacity,
+            workers=load.workers,
+            paused=False,
+        )
+
+
+class ProblemOut(BaseModel):
+    """RFC 9457, as ``application/problem+json``."""
+
+    type: str = Field(examples=["/problems/key-conflict"])
+    title: str
+    status: int
+    detail: str
+    path: str | None = Field(None, description="The place in the body, as $.payload.amount.")
+    fields: list[str] | None = None
+
+
+# --- from a row --------------------------------------------------------------------------
+
+# What a list shows; payloads, results and tracebacks stay in the table.
+SUMMARY_FIELDS = tuple(JobSummary.model_fields)
+DETAIL_FIELDS = (
+    *SUMMARY_FIELDS, "due", "hold_reason", "start_by", "ordering_key", "cancel_requested_at",
+    "idempotency_key", "payload", "progress", "result", "result_note", "error_type",
+    "error_message",
+)  # fmt: skip
+
+
+def summary(job: Job) -> dict[str, Any]:
+    shown = {name: getattr(job, name) for name in SUMMARY_FIELDS}
+    return {**shown, "failure": job.failure or None}
+
+
+def waits_for(job: Job) -> WaitsFor | None:
+    if job.state == State.DISPATCHED:
+        return "a worker"
+    if job.state != State.QUEUED:
+        return None
+    return "a hold" if job.hold_reason else "dispatch" if job.due else "its time"
+
+
+def shown_payload(job: Job) -> dict[str, Any] | None:
+    """A task that is not known here cannot say what is sensitive, so nothing is shown."""
+    task = current_app.tasks.get(job.task)
+    if task is None:
+        return None
+    sensitive: Iterable[str] = getattr(task, "sensitive", ())
+    return mask(job.payload, sensitive)
