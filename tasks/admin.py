@@ -23,6 +23,7 @@ from tasks.fleet import LIVE_FOR_S
 from tasks.job_display import BLANK, badge
 from tasks.models import ApiClient, Job, ParkedMessage, Relay, Worker
 from tasks.read_only_admin import ReadOnlyAdmin
+from tasks.registry import task_of
 
 admin.site.register(Job, job_admin.JobAdmin)
 
@@ -109,11 +110,19 @@ class ParkedMessageAdmin(ReadOnlyAdmin):
 
     @admin.display(description="headers")
     def headers_shown(self, message: ParkedMessage) -> SafeString | str:
-        return show.block(message.headers)
+        return HIDDEN if hides(message) else show.block(message.headers)
 
     @admin.display(description="body")
     def body_shown(self, message: ParkedMessage) -> SafeString | str:
-        return show.bytes_block(bytes(message.body))
+        return HIDDEN if hides(message) else show.bytes_block(bytes(message.body))
+
+
+HIDDEN = "Not shown: the task has sensitive arguments."
+
+
+def hides(message: ParkedMessage) -> bool:
+    """Celery's headers repeat the arguments, and neither they nor the body can be masked by name."""
+    return bool(getattr(task_of(message.task), "sensitive", ()))
 
 
 # --- who may call ------------------------------------------------------------------------

@@ -1,14 +1,19 @@
-"""The Redis transport of kombu, cured of a bug that kills workers when Redis restarts.
+"""The Redis transport of kombu, cured of two bugs that kill workers.
 
-A channel whose connection was closed forgets it, but late acks and restores still ask for the
+When Redis restarts: a channel whose connection was closed forgets it, but late acks and restores still ask for the
 parameters of that connection: ``'NoneType' object has no attribute 'hostname'``, which the
 worker takes for a fatal error. The parameters do not change during the life of a channel, so
 the last answer is still the right one.
+
+When somebody writes what is no message into a queue: it is popped, cannot be read, and ends the
+worker. Here it is wrapped as a message, so that the consumer keeps it like any other bad one.
 """
 
 from __future__ import annotations
 
+from json import JSONDecodeError
 from typing import Any
+from uuid import uuid4
 
 import kombu.transport
 from kombu.transport import redis as kombu_redis
@@ -26,9 +31,45 @@ class Channel(kombu_redis.Channel):
             }
         return dict(self._remembered[asynchronous])
 
+    def _brpop_read(self, **options: Any) -> Any:
+        try:
+            return super()._brpop_read(**options)  # type: ignore[misc]
+        except JSONDecodeError as error:
+            item = error.doc
+        except UnicodeDecodeError as error:
+            item = error.object.decode(errors="backslashreplace")
+        # The queue just read was moved to the end of the round.
+        self.connection._deliver(item, self._queue_cycle.items[-1])
+        return True
+
 
 class Transport(kombu_redis.Transport):
     Channel = Channel
+
+    def _deliver(self, message: Any, queue: str) -> None:
+        super()._deliver(message if is_message(message) else wrapped(message, queue), queue)  # type: ignore[misc]
+
+
+def is_message(item: Any) -> bool:
+    """Whether kombu can read the envelope; what is inside is the consumer's business."""
+    try:
+        return bool(item["properties"]["delivery_tag"] and item["properties"]["delivery_info"])
+    except (KeyError, TypeError, IndexError):
+        return False
+
+
+def wrapped(item: Any, queue: str) -> dict[str, Any]:
+    """A message that no consumer takes for a task, with the item as its body."""
+    return {
+        "body": item if isinstance(item, str) else repr(item),
+        "content-type": "application/octet-stream",
+        "content-encoding": "utf-8",
+        "headers": {},
+        "properties": {
+            "delivery_tag": str(uuid4()),
+            "delivery_info": {"exchange": "", "routing_key": queue},
+        },
+    }
 
 
 def install() -> None:

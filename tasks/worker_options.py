@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -20,13 +21,13 @@ def install(app: Celery) -> None:
 
     def on_init(instance: Any, conf: Any, options: dict[str, Any], **_: Any) -> None:
         if instance.app is app:
-            derive(conf, options.get("queues") or ())
+            derive(conf, options.get("queues") or (), given=options)
 
     signals.celeryd_init.connect(on_init, weak=False, dispatch_uid=f"{__name__}:{id(app)}")
 
 
-def derive(conf: Any, names: Any) -> None:
-    """Celery lets the command line win over these settings, and an own setting wins here."""
+def derive(conf: Any, names: Sequence[str], *, given: Mapping[str, Any]) -> None:
+    """Set what the project has not set; the command line, ``given``, wins over settings."""
     topology: Topology = getattr(settings, "TASKS_TOPOLOGY", DEFAULT)
     queues = [topology.queue(name) for name in names] or list(topology.queues.values())
     if conf.worker_concurrency is None:
@@ -36,8 +37,8 @@ def derive(conf: Any, names: Any) -> None:
     log.info(
         "worker_options",
         queues=[queue.name for queue in queues],
-        concurrency=conf.worker_concurrency,
-        time_limit_s=conf.task_time_limit,
+        concurrency=given.get("concurrency") or conf.worker_concurrency,
+        time_limit_s=given.get("time_limit") or conf.task_time_limit,
     )
 
 

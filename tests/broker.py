@@ -52,6 +52,11 @@ class Corner:
                 content_encoding="utf-8" if isinstance(body, str) else "binary",
             )
 
+    def push(self, *items: bytes, queue: str = "default") -> None:
+        """What a stranger writes into the list of a queue."""
+        with redis.Redis.from_url(self.url) as client:
+            client.lpush(self.prefix + queue, *reversed(items))
+
     def waiting(self, queue: str = "default") -> int:
         with redis.Redis.from_url(self.url) as client:
             return int(client.llen(self.prefix + queue))

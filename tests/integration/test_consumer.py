@@ -79,6 +79,18 @@ def test_a_parked_message_keeps_its_bytes_headers_queue_and_reason(corner: Corne
 
 
 @pytest.mark.django_db(transaction=True)
+def test_what_was_never_a_message_is_parked_too(corner: Corner) -> None:
+    items = [b"hello", b'{"a": 1}', b"[1, 2]", b"\xff\xfe"]
+    with worker("default", "-c", "1", env=corner.env) as process:
+        corner.push(*items)
+        wait_until(lambda: ParkedMessage.objects.count() == len(items), what="all are parked")
+        wait_until(lambda: corner.unacked() == 0, what="all are acked")
+        assert process.is_running
+    first = ParkedMessage.objects.order_by("id")[0]
+    assert (bytes(first.body), first.queue) == (b"hello", "default")
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_job_whose_task_the_worker_does_not_know_goes_back_to_the_ledger(corner: Corner) -> None:
     job = dispatched_job(task="orders.of_the_next_release")
     with worker("default", "-c", "1", env=corner.env) as process:

@@ -57,17 +57,9 @@ def test_a_worker_says_what_it_takes_and_that_it_drains_and_has_stopped(corner: 
         wait_until(lambda: Worker.objects.get().busy == 1, what="it is counted")
         process.send(signal.SIGTERM)
         wait_until(lambda: Worker.objects.get().draining, within_s=2, what="draining at once")
-        first_beat = Worker.objects.get().last_beat
-        wait_until(
-            lambda: Worker.objects.get().last_beat > first_beat, what="it beats while it drains"
-        )
         assert Worker.objects.get().stopped_at is None
         process.wait()
-    assert trace_of_stop() is not None
-
-
-def trace_of_stop() -> object:
-    return Worker.objects.get().stopped_at
+    assert Worker.objects.get().stopped_at is not None
 
 
 def test_a_new_worker_takes_over_the_row_of_a_crashed_one(corner: Corner) -> None:

@@ -133,8 +133,7 @@ def test_queues_that_nobody_declared_are_shown_up_to_a_bound(
 ) -> None:
     api_client().enqueued()
     execute("UPDATE tasks_job SET queue = 'zebra'", [])
-    assert scrape(client)["tasks_jobs", "queued", "zebra"[:0] or "zebra"] if False else True
-    assert {load.name for load in queue_loads()} >= {"default", "zebra"}
+    assert scrape(client)["tasks_jobs", "zebra", "queued"] == 1
     monkeypatch.setattr(queues, "QUEUES_MAX", 3)
     assert len(queue_loads()) == 3
 

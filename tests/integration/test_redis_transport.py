@@ -103,6 +103,16 @@ def test_canary_a_stock_channel_forgets_its_server_when_the_connection_is_droppe
         channel._connparams()
 
 
+def test_canary_a_stock_transport_raises_what_it_cannot_read_into_the_loop() -> None:
+    corner = Corner()
+    with connection(kombu_redis.Transport, corner.prefix) as broker:
+        queue = Queue("default", Exchange("default"), routing_key="default")
+        with broker.Consumer(queue, on_message=lambda message: None):
+            corner.push(b"hello")
+            with pytest.raises(ValueError, match="Expecting value"):
+                broker.drain_events(timeout=5)
+
+
 def retry_policy() -> dict[str, object]:
     return {
         "retry": app.conf.task_publish_retry,

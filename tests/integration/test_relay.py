@@ -1,0 +1,339 @@
+"""The relay: due jobs reach the broker once, within window and limit, whatever fails around it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+from celery import current_app
+from django.db import connection
+
+from devtools.proxy import FaultyProxy
+from tasks import ledger
+from tasks.dispatch import Load, Slots, room
+from tasks.enqueue import Item, enqueue, enqueue_many
+from tasks.models import Job, Relay as RelayRow, Worker
+from tasks.publish import Publisher
+from tasks.relay import Relay
+from tasks.states import State
+from tasks.topology import Downstream, Queue, Topology
+from tests.broker import Corner
+from tests.ledger_tasks import limited, trace
+from tests.processes import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+BANK = Downstream("bank", max_concurrency=20)
+TOPOLOGY = Topology.of([Queue("default"), Queue("limited", downstream=BANK, replicas=4)])
+
+
+class Broker:
+    """What lies on the broker, read past Celery."""
+
+    def __init__(self, corner: Corner) -> None:
+        self.prefix = corner.prefix
+        self.redis = redis.Redis.from_url(corner.url)
+
+    def messages(self, queue: str = "default") -> list[dict[str, Any]]:
+        """Oldest first."""
+        return [json.loads(raw) for raw in self.redis.lrange(f"{self.prefix}{queue}", 0, -1)][::-1]
+
+    def ids(self, queue: str = "default") -> list[str]:
+        return [message["headers"]["id"] for message in self.messages(queue)]
+
+    def lose(self, queue: str = "default") -> None:
+        self.redis.delete(f"{self.prefix}{queue}")
+
+
+@pytest.fixture
+def corner() -> Iterator[Corner]:
+    yield Corner()
+
+
+@pytest.fixture
+def broker(corner: Corner, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Broker:
+    settings.TASKS_TOPOLOGY = TOPOLOGY
+    options = {**current_app.conf.broker_transport_options, "global_keyprefix": corner.prefix}
+    monkeypatch.setitem(current_app.conf, "broker_transport_options", options)
+    return Broker(corner)
+
+
+@contextmanager
+def a_relay(url: str | None = None) -> Iterator[Relay]:
+    relay = Relay(current_app)
+    if url:
+        relay.publisher.app = Elsewhere(url)
+    try:
+        yield relay
+    finally:
+        relay.publisher.close()
+        relay.listener.close()
+
+
+class Elsewhere:
+    """The application, with its broker behind another address."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.amqp = current_app.amqp
+
+    def connection_for_write(self) -> Any:
+        return current_app.connection_for_write(self.url)
+
+
+def a_worker(queue: str = "default", *, capacity: int = 100, busy: int = 0) -> Worker:
+    return Worker.objects.create(
+        name=f"w@{queue}", host="h", pid=1, queues=[queue], known_tasks=[], capacity=capacity,
+        busy=busy,
+    )  # fmt: skip
+
+
+# --- what may go -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("slots", "load", "in_flight", "expected"),
+    [
+        (Slots(4, 4), Load(0, 0), 0, 8),
+        (Slots(4, 4), Load(8, 4), 12, 0),
+        (Slots(4, 4), Load(9, 4), 13, 0),
+        (Slots(20, 20), Load(0, 0), 0, 20),
+        (Slots(20, 5), Load(3, 15), 18, 2),
+        (Slots(20, 5), Load(0, 0), 20, 0),
+        (Slots(500, 500), Load(0, 0), 0, 20),
+    ],
+)
+def test_room_is_the_window_or_what_the_limit_leaves(
+    slots: Slots, load: Load, in_flight: int, expected: int
+) -> None:
+    assert room(TOPOLOGY.queue("limited"), slots, load, in_flight) == expected
+
+
+def test_without_a_worker_nothing_goes_to_the_broker(broker: Broker) -> None:
+    enqueue(trace, {"note": "x"})
+    with a_relay() as relay:
+        assert relay.run_once() == 0
+    assert Job.objects.get().state == State.QUEUED
+
+
+def test_a_message_is_a_task_name_an_id_and_a_dispatch_number_and_no_payload(
+    broker: Broker,
+) -> None:
+    a_worker()
+    job_id = enqueue(trace, {"note": "secret"}).job_id
+    with a_relay() as relay:
+        assert relay.run_once() == 1
+    (message,) = broker.messages()
+    headers = message["headers"]
+    assert (headers["task"], headers["id"], headers["dispatch_no"]) == ("t.trace", str(job_id), 1)
+    assert b"secret" not in b"".join(broker.redis.lrange(f"{broker.prefix}default", 0, -1))
+
+
+def test_jobs_go_out_by_priority_then_age(broker: Broker) -> None:
+    a_worker()
+    items = [Item({"note": str(p)}, priority=p) for p in (0, -100, 100, 0)]
+    accepted = [answer.job_id for answer in enqueue_many(trace, items)]
+    with a_relay() as relay:
+        relay.run_once()
+    assert broker.ids() == [str(accepted[n]) for n in (2, 0, 3, 1)]
+
+
+def test_no_more_than_the_window_lies_on_the_broker(broker: Broker) -> None:
+    a_worker(capacity=3)
+    enqueue_many(trace, [{"note": "x"}] * 50)
+    with a_relay() as relay:
+        relay.run_once()
+        relay.run_once()
+    assert len(broker.ids()) == 6
+
+
+def test_what_is_due_later_waits_in_the_ledger_until_then(broker: Broker) -> None:
+    a_worker()
+    enqueue(trace, {"note": "x"}, run_at=datetime.now(UTC) + timedelta(hours=1))
+    with a_relay() as relay:
+        assert relay.run_once() == 0
+        Job.objects.update(run_at=datetime.now(UTC) - timedelta(seconds=1))
+        relay.housekeeping_at = 0.0
+        assert relay.run_once() == 1
+
+
+def test_many_relays_send_each_job_once_and_never_exceed_the_limit_together(
+    broker: Broker,
+) -> None:
+    a_worker("limited", capacity=500)
+    a_worker("default", capacity=500)
+    enqueue_many(limited, [{"note": "x"}] * 100)
+    enqueue_many(trace, [{"note": "x"}] * 400)
+    gate = threading.Barrier(4)
+
+    def run(_: int) -> None:
+        with a_relay() as relay:
+            gate.wait()
+            while relay.run_once():
+                pass
+        connection.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(run, range(4)))
+    assert len(broker.ids("limited")) == 20
+    assert len(broker.ids()) == len(set(broker.ids())) == 400
+
+
+# --- what fails ------------------------------------------------------------------------------
+
+
+def test_a_broker_that_refuses_gives_the_rows_back_and_is_logged_once(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    a_worker()
+    enqueue_many(trace, [{"note": "x"}] * 5)
+    with FaultyProxy("127.0.0.1", port_of(broker)) as proxy:
+        proxy.refuse()
+        with a_relay(through(proxy, broker)) as relay:
+            for _ in range(3):
+                relay.publisher.try_again_at = 0.0
+                relay.run_once()
+            assert set(Job.objects.values_list("state", flat=True)) == {State.QUEUED}
+            proxy.pass_on()
+            relay.publisher.try_again_at = 0.0
+            wait_until(lambda: relay.run_once() == 0 and len(broker.ids()) == 5)
+    events = [record.getMessage() for record in caplog.records]
+    assert sum("broker_away" in event for event in events) == 1
+    assert sum("broker_back" in event for event in events) == 1
+
+
+def test_a_broker_that_is_mute_costs_seconds_not_minutes_and_gives_the_rows_back(
+    broker: Broker,
+) -> None:
+    a_worker()
+    enqueue_many(trace, [{"note": "x"}] * 20)
+    with FaultyProxy("127.0.0.1", port_of(broker)) as proxy:
+        proxy.black_hole()
+        with a_relay(through(proxy, broker)) as relay:
+            before = datetime.now(UTC)
+            relay.run_once()
+            assert datetime.now(UTC) - before < timedelta(seconds=8)
+            assert set(Job.objects.values_list("state", flat=True)) == {State.QUEUED}
+
+
+def test_a_lost_message_is_sent_again_once_a_worker_has_a_free_slot(broker: Broker) -> None:
+    worker = a_worker(capacity=1, busy=1)
+    job_id = enqueue(trace, {"note": "x"}).job_id
+    with a_relay() as relay:
+        relay.run_once()
+        broker.lose()
+        Job.objects.update(dispatched_at=datetime.now(UTC) - timedelta(seconds=31))
+        relay.housekeeping_at = 0.0
+        relay.run_once()
+        assert broker.ids() == []
+        Worker.objects.filter(name=worker.name).update(busy=0)
+        relay.housekeeping_at = 0.0
+        relay.run_once()
+    assert broker.ids() == [str(job_id)]
+    assert broker.messages()[0]["headers"]["dispatch_no"] == 2
+
+
+def test_a_young_message_is_not_sent_again(broker: Broker) -> None:
+    a_worker()
+    enqueue(trace, {"note": "x"})
+    with a_relay() as relay:
+        relay.run_once()
+        relay.housekeeping_at = 0.0
+        relay.run_once()
+    assert len(broker.ids()) == 1
+
+
+def test_an_outage_of_the_database_is_logged_once_and_waited_out(
+    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.relay.PAUSES_S", (0.05,))
+    a_worker()
+    with a_relay() as relay:
+        away = threading.Event()
+        look = ledger.queues_with_due_jobs
+
+        def answers() -> list[str]:
+            if away.is_set():
+                with connection.cursor() as cursor:
+                    cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+            return look()
+
+        monkeypatch.setattr(ledger, "queues_with_due_jobs", answers)
+        away.set()
+
+        def run() -> None:
+            relay.run()
+            connection.close()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        wait_until(lambda: "ledger_away" in caplog.text)
+        enqueue(trace, {"note": "x"})
+        away.clear()
+        wait_until(lambda: len(broker.ids()) == 1)
+        relay.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+    assert caplog.text.count("ledger_away") == 1
+    assert caplog.text.count("ledger_back") == 1
+
+
+# --- being awake -----------------------------------------------------------------------------
+
+
+def test_a_sleeping_relay_is_woken_by_the_commit(broker: Broker) -> None:
+    """Well before the poll: the hint works, and only a sleeping relay gets one."""
+    a_worker()
+    with a_relay() as relay, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tasks.relay.IDLE_POLL_S", 30.0)
+
+        def run() -> None:
+            relay.run()
+            connection.close()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        wait_until(lambda: RelayRow.objects.filter(sleeping=True).exists())
+        wait_until(lambda: relay.listener.session is not None)
+        enqueue(trace, {"note": "x"})
+        wait_until(lambda: len(broker.ids()) == 1, within_s=5)
+        wait_until(lambda: RelayRow.objects.filter(sleeping=True).exists())
+        relay.stop()
+        enqueue(trace, {"note": "wakes it to see that it should stop"})
+        thread.join(10)
+        assert not thread.is_alive()
+    assert not RelayRow.objects.exists()
+
+
+def test_publishing_in_order_returns_what_was_not_sent(broker: Broker) -> None:
+    """The third of five fails: two are out, three come back."""
+    jobs = [ledger.Dispatched(enqueue(trace, {"note": "x"}).job_id, "t.trace", 1) for _ in range(5)]
+    publisher = Publisher(current_app)
+    send, sent = publisher.send, []
+
+    def fails_at_the_third(producer: Any, queue: str, job: ledger.Dispatched) -> None:
+        if len(sent) == 2:
+            raise ConnectionResetError
+        send(producer, queue, job)
+        sent.append(job)
+
+    publisher.send = fails_at_the_third  # type: ignore[method-assign]
+    assert list(publisher.publish("default", jobs)) == jobs[2:]
+    assert broker.ids() == [str(job.id) for job in jobs[:2]]
+
+
+def port_of(broker: Broker) -> int:
+    return int(broker.redis.connection_pool.connection_kwargs["port"])
+
+
+def through(proxy: FaultyProxy, broker: Broker) -> str:
+    arguments = broker.redis.connection_pool.connection_kwargs
+    password = arguments.get("password") or ""
+    return f"redis://:{password}@127.0.0.1:{proxy.port}/{arguments.get('db', 0)}"
