@@ -13,3 +13,4 @@ timeout = 30
 graceful_timeout = 20
 keepalive = 75
 accesslog = None
+control_socket_disable = True  # one in the home directory would be shared by every server

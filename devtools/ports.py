@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 
 LOOPBACK = "127.0.0.1"
-# Below the range the kernel takes for outgoing connections, so that a server can come back on its port.
+# Below what the kernel takes for outgoing connections, so that a server can come back on its port.
 RANGE = (20_000, 32_000)
 ATTEMPTS = 5
 _random = random.SystemRandom()

@@ -17,7 +17,7 @@ ACT_WITHIN_S = 5.0
 
 
 class FaultyProxy:
-    """Listens on ``port`` and passes on, until told otherwise. Every method may be called at any time."""
+    """Listens on ``port`` and passes on, until told otherwise. Call any method at any time."""
 
     def __init__(self, target_host: str, target_port: int) -> None:
         self.port = free_port()

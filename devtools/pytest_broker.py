@@ -1,4 +1,4 @@
-"""Gives every process of a parallel test run a Redis database of its own; loaded before the settings are."""
+"""Gives every process of a parallel test run a Redis database of its own, before settings load."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 
 def own_database(env: Mapping[str, str]) -> str:
-    """``BROKER_URL`` with the number of this process as the database; other brokers stay as they are."""
+    """``BROKER_URL`` with the number of this process as the database; only for Redis."""
     url = env.get("BROKER_URL", "")
     worker = env.get("PYTEST_XDIST_WORKER", "")
     if not worker or urlsplit(url).scheme not in {"redis", "rediss"}:

@@ -25,8 +25,8 @@ START_WITHIN_S = 30.0
 INITDB_WITHIN_S = 120.0
 DATABASE = "celeriac"
 PORT_IS_TAKEN = re.compile(r"address already in use", re.IGNORECASE)
-# For throw-away databases: a crash of the machine destroys the data, a crash of the server does not. It would
-# lose commits with synchronous_commit=off, and that gains nothing here.
+# For throw-away databases: a crash of the machine destroys the data, a crash of the server does
+# not. It would lose commits with synchronous_commit=off, and that gains nothing here.
 NOT_DURABLE = ("fsync=off", "full_page_writes=off")
 
 
@@ -151,7 +151,7 @@ class Postgres(Server):
         return self._url_on(self.port, DATABASE)
 
     def stop(self) -> int | None:
-        """Fast shutdown: sessions are ended, the data are flushed; after the deadline, immediate."""
+        """Fast shutdown: sessions are ended, data are flushed. After the deadline, immediate."""
         if self.child is not None and self.child.is_running:
             self.child.signal(signal.SIGINT)
             if not _ends(self.child, self.stop_within_s):
@@ -179,8 +179,8 @@ class Postgres(Server):
         if not re.search(rf"\s{re.escape(made_by)}[.\w]", answer):
             raise ChildFailed(
                 self.name,
-                f"cannot use {self.data}: PostgreSQL {made_by} made it and this is {answer.strip()}. "
-                "Remove that directory or set PG_BIN.",
+                f"cannot use {self.data}: PostgreSQL {made_by} made it"
+                f" and this is {answer.strip()}. Remove that directory or set PG_BIN.",
                 "",
             )
 

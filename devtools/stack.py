@@ -1,4 +1,4 @@
-"""The whole system as processes on this machine: servers, migrations, web, relay, workers, Flower."""
+"""The whole system as processes here: servers, migrations, web, relay, workers, Flower."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def one_worker_per_queue(queues: Iterable[str] | None = None) -> tuple[Worker, .
 class Stack:
     """Everything, started by ``with`` and stopped at its end.
 
-    ``DATABASE_URL`` and ``BROKER_URL`` of the caller are used where set; otherwise servers are started, with
-    their data in ``directory``, or thrown away when there is none. ``environment`` wins over the caller's; an
-    empty URL in it asks for a server of one's own.
+    ``DATABASE_URL`` and ``BROKER_URL`` of the caller are used where set; otherwise servers are
+    started, with their data in ``directory``, or thrown away when there is none. ``environment``
+    wins over the caller's; an empty URL in it asks for a server of one's own.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Stack:
         self.flower_url = f"http://{LOOPBACK}:{port}"
 
     def live_workers(self, *, within_s: float = 15.0) -> dict[str, int]:
-        """Name and pid of the workers that beat this lately, by the database's clock, and take work."""
+        """Name and pid of the workers that take work and beat this lately (database clock)."""
         with self.connect() as connection:
             rows = connection.execute(
                 "select name, pid from tasks_worker where stopped_at is null and not draining"

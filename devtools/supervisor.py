@@ -38,8 +38,8 @@ class Service(Protocol):
 class Supervisor:
     """Use it with ``with``: nothing it started outlives the block.
 
-    SIGINT and SIGTERM end the block with StopRequested; the second one kills instead of stopping. Enter the
-    block in the main thread: only there can signals be handled.
+    SIGINT and SIGTERM end the block with StopRequested; the second one kills instead of stopping.
+    Enter the block in the main thread: only there can signals be handled.
     """
 
     def __init__(self, echo: Echo | None = None) -> None:

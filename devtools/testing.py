@@ -13,7 +13,7 @@ from devtools.servers import Postgres, Redis
 from devtools.supervisor import Supervisor
 
 MOST_PROCESSES = 8
-# Arguments under which one process is what the caller wants: a terminal, one test, or his own choice.
+# With these, one process is what the caller wants: he looks at the terminal.
 ONE_PROCESS = ("--pdb", "--trace", "-s", "--capture=no", "--collect-only", "--co")
 
 
@@ -24,7 +24,7 @@ def main(argv: list[str]) -> int:
         ) as directory,
         Supervisor() as supervisor,
     ):
-        env = {**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings"}
+        env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
         if not env.get("DATABASE_URL"):
             postgres = Postgres(Path(directory) / "postgres", durable=False)
             supervisor.add(postgres)

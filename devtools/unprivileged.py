@@ -38,7 +38,7 @@ def become_nobody() -> None:
 
 
 def hand_over(directory: Path) -> None:
-    """Gives the directory to the user that ``confinement`` turns into, where that is another one."""
+    """Gives the directory to the user that ``confinement`` turns into, if that is another."""
     if confinement() is not become_nobody:
         return
     for path in (directory, *directory.rglob("*")):
@@ -53,7 +53,7 @@ def explanation() -> str:
     """What a reader of a permission error needs to know, if anything."""
     if confinement() is not become_nobody:
         return ""
-    return "Root may not make user namespaces here, so it runs as nobody, who must reach all its files."
+    return "Root may not make user namespaces here: it runs as nobody, who must reach its files."
 
 
 @cache

@@ -128,7 +128,7 @@ def _stay(stack: Stack, *, reload: bool) -> int:
 
 
 def _stand_aside(stack: Stack, taken: frozenset[str]) -> None:
-    """Stops the workers whose queues a terminal has taken over, and starts them when it has gone."""
+    """Stops the workers whose queues a terminal has taken over; starts them when it has gone."""
     running_now = set(stack.supervisor.names("worker"))
     for worker in stack.workers:
         if worker.queue in taken and worker.process in running_now:

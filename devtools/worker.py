@@ -12,7 +12,7 @@ from devtools.foreground import run_in_foreground
 
 def main(argv: list[str]) -> int:
     given, rest = _parse(argv)
-    env = running.environment()
+    env = {"PYTHONBREAKPOINT": "devtools.debugger.ask", **running.environment()}
     # Solo runs the task in the process that owns the terminal, so that breakpoint() can ask.
     pool = ["-P", "solo"] if given.solo else []
     with running.queues_taken_over(given.queues.split(",")):
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
 def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(
         prog="./dev worker",
-        description="Joins a running `./dev up`, whose own workers leave the queues to it meanwhile."
+        description="Joins a running `./dev up`, whose own workers leave it the queues meanwhile."
         " Further arguments go to `celery worker`.",
     )
     parser.add_argument("--solo", action="store_true", help="one job at a time, breakpoint() works")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import cache
 
 import httpx
 from django.core.exceptions import ImproperlyConfigured
@@ -12,6 +11,9 @@ from django.core.exceptions import ImproperlyConfigured
 # Seconds, each for connecting and for the silence between two bytes. Well below the time limit
 # of the queue, so that the task, not its executioner, decides what a slow bank means.
 TIMEOUT = httpx.Timeout(3.0, connect=2.0)
+# Made once, before the worker forks: it takes longer than a hundred calls. It has no connection
+# yet, so each process opens its own.
+CLIENT = httpx.Client(timeout=TIMEOUT)
 
 
 class Unavailable(Exception):
@@ -31,7 +33,7 @@ class Charge:
 def charge(key: str, *, order_id: int, amount_cents: int, card: str) -> Charge:
     """Charge a card once per ``key``. Raises Unavailable or Declined."""
     try:
-        answer = client().post(
+        answer = CLIENT.post(
             f"{address()}/charges",
             headers={"Idempotency-Key": key},
             json={"order_id": order_id, "amount_cents": amount_cents, "card": card},
@@ -44,12 +46,6 @@ def charge(key: str, *, order_id: int, amount_cents: int, card: str) -> Charge:
         raise Unavailable(f"status {answer.status_code}")
     body = answer.json()
     return Charge(body["id"], body["amount_cents"])
-
-
-@cache
-def client() -> httpx.Client:
-    """One per process, made at the first call: making one costs more than a hundred calls."""
-    return httpx.Client(timeout=TIMEOUT)
 
 
 def address() -> str:

@@ -121,7 +121,7 @@ HIDDEN = "Not shown: the task has sensitive arguments."
 
 
 def hides(message: ParkedMessage) -> bool:
-    """Celery's headers repeat the arguments, and neither they nor the body can be masked by name."""
+    """Celery's headers repeat the arguments, and there they have no names to mask by."""
     return bool(getattr(task_of(message.task), "sensitive", ()))
 
 

@@ -16,7 +16,6 @@ from tasks import ledger, operate
 from tasks.clients import AUTHENTICATION, Caller, Scope, caller_with
 from tasks.enqueue import Enqueued, Item, accept, resolve
 from tasks.errors import InvalidKey, InvalidPayload, UnknownTask
-from tasks.health import WATCH
 from tasks.keys import check_key
 from tasks.long_poll import wait_until_finished, wished_wait_s
 from tasks.models import Job
@@ -101,7 +100,6 @@ def enqueue_job(
 ) -> Status[Accepted]:
     """The same key and payload again is the same job: 200 in place of 202."""
     caller = caller_with(request, Scope.ENQUEUE)
-    WATCH.start()
     answer = accept_for(caller, job, idempotency_key)
     response["Location"] = f"{request.path}/{answer.job_id}"
     if not answer.created:

@@ -1,6 +1,7 @@
 """The Django app of the job engine."""
 
 from django.apps import AppConfig
+from django.utils.module_loading import autodiscover_modules
 
 
 class TasksConfig(AppConfig):
@@ -10,3 +11,6 @@ class TasksConfig(AppConfig):
 
     def ready(self) -> None:
         from tasks import checks  # noqa: F401  (registers the system checks)
+
+        # Celery finds them in workers only; views, the admin and the relay need them too.
+        autodiscover_modules("tasks")

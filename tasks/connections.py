@@ -36,13 +36,18 @@ def install(app: Celery) -> None:
 
 
 def before_task(task: Any, **_: Any) -> None:
-    if not task.request.is_eager:
+    if not is_inline(task.request):
         drop_unusable()
 
 
 def after_task(task: Any, **_: Any) -> None:
-    if not task.request.is_eager:
+    if not is_inline(task.request):
         drop_unusable()
+
+
+def is_inline(request: Any) -> bool:
+    """Whether the connection is a caller's, who may be in the middle of a transaction."""
+    return bool(request.is_eager or getattr(request, "is_inline", False))
 
 
 def drop_unusable() -> None:

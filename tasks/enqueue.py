@@ -10,8 +10,8 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from itertools import batched
 from typing import Any, Literal
 from uuid import UUID
@@ -24,7 +24,7 @@ from tasks import ledger, metrics, wake
 from tasks.errors import InvalidPayload, KeyConflict, Rejected, TasksError, UnknownTask
 from tasks.keys import check_key, key_from_template, window_keys
 from tasks.ledger import NewJob, Owner
-from tasks.payload import check_json, differing_fields, dumps, encode, fingerprint, signature_of
+from tasks.payload import MAX_PAYLOAD_BYTES, check_json, differing_fields, dumps, encode, fingerprint, signature_of
 from tasks.states import TERMINAL, State
 from tasks.wiring import topology
 
@@ -66,7 +66,7 @@ class Item:
     payload: Mapping[str, Any]
     key: str | None = None
     tenant: str = ""
-    priority: int = 0
+    priority: int | None = None  # the task's own, which is 0 unless it says so
     run_at: datetime | None = None
     start_by: datetime | None = None
     ordering_key: str | None = None
@@ -83,7 +83,7 @@ def enqueue(
     *,
     key: str | None = None,
     tenant: str = "",
-    priority: int = 0,
+    priority: int | None = None,
     run_at: datetime | None = None,
     start_by: datetime | None = None,
     ordering_key: str | None = None,
@@ -152,22 +152,32 @@ def resolve(task: Any) -> Any:
 def prepare(task: Any, item: Item, key: str | None = None) -> NewJob:
     """Check an item and bring it into the form in which it is stored."""
     payload = signature_of(task).dump(item.payload)
+    item = with_defaults(task, item)
     check_options(item)
     job_id = item.job_id or uuid7()
     return NewJob(
         id=job_id,
         task=task.name,
-        queue=item.queue or task.queue or "default",
+        queue=item.queue or task.queue or task.app.conf.task_default_queue,
         tenant=item.tenant,
         key=key or key_of(task, item, payload, job_id),
         fingerprint=fingerprint(task.name, payload),
         payload=encode(payload),
         headers=encode_headers(item.headers),
-        priority=item.priority,
+        priority=item.priority or 0,
         run_at=item.run_at,
         start_by=item.start_by,
         ordering_key=item.ordering_key,
     )
+
+
+def with_defaults(task: Any, item: Item) -> Item:
+    """``priority`` and ``expires`` (seconds) of the task, where the call says nothing."""
+    if item.priority is None:
+        item = replace(item, priority=task.priority or 0)
+    if item.start_by is None and task.expires:
+        item = replace(item, start_by=datetime.now(UTC) + timedelta(seconds=task.expires))
+    return item
 
 
 def key_of(task: Any, item: Item, payload: Mapping[str, Any], job_id: UUID) -> str:
@@ -188,19 +198,28 @@ def check_options(item: Item) -> None:
         check_key(item.ordering_key)
     for name in ("run_at", "start_by"):
         moment = getattr(item, name)
-        if moment is not None and getattr(moment, "tzinfo", None) is None:
+        if moment is None:
+            continue
+        if getattr(moment, "tzinfo", None) is None:
             raise InvalidPayload("must be a datetime with a time zone", path=name)
+        if not 1970 <= moment.year < 9999:  # in UTC, the edges of the calendar overflow
+            raise InvalidPayload("must lie between the years 1970 and 9998", path=name)
 
 
 def encode_headers(headers: Mapping[str, Any]) -> str | None:
     if not headers:
         return None
     check_json(dict(headers), path="headers")
-    text = dumps(dict(headers))
-    if len(text.encode()) > HEADERS_MAX_BYTES:
-        raise InvalidPayload(
-            f"larger than {HEADERS_MAX_BYTES} bytes", path="headers", malformed=True
-        )
+    custom = {name: value for name, value in headers.items() if name != "celery"}
+    # Links and chains hold the payloads of other jobs.
+    check_size(custom, HEADERS_MAX_BYTES, "headers")
+    return check_size(dict(headers), MAX_PAYLOAD_BYTES, "headers.celery")
+
+
+def check_size(value: Mapping[str, Any], most: int, path: str) -> str:
+    text = dumps(value)
+    if len(text.encode()) > most:
+        raise InvalidPayload(f"larger than {most} bytes", path=path, malformed=True)
     return text
 
 

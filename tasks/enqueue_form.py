@@ -9,6 +9,7 @@ from typing import Any
 
 from django import forms
 from django.contrib.admin.widgets import AdminTextareaWidget, AdminTextInputWidget
+from django.utils.timezone import get_current_timezone_name
 
 from tasks.enqueue import NAME_MAX, PRIORITY_RANGE, Enqueued, enqueue
 from tasks.errors import InvalidKey, InvalidPayload, KeyConflict, TasksError
@@ -48,6 +49,7 @@ class EnqueueForm(forms.Form):
         self.fields["payload"].initial = json.dumps(skeleton(schema_of(task)), indent=2)
         self.fields["minted_key"].initial = fresh_key
         self.fields["key"].help_text = key_help(task)
+        self.fields["run_at"].help_text = f"Time zone: {get_current_timezone_name()}."
 
     def clean_payload(self) -> dict[str, Any]:
         try:
@@ -95,7 +97,21 @@ def key_help(task: Any) -> str:
     return "Empty: this form is one job, however often it is sent."
 
 
-# --- what a task takes -------------------------------------------------------------------
+# --- what a task is and takes ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A row of the list to choose from. Not the task: a template calls what can be called."""
+
+    name: str
+    queue: str
+    says: str
+
+
+def offer(task: Any) -> Offer:
+    first_line = (task.__doc__ or "").strip().partition("\n")[0]
+    return Offer(task.name, task.queue or "default", first_line)
 
 
 @dataclass(frozen=True)

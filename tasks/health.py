@@ -12,7 +12,7 @@ from django.db import DatabaseError, InterfaceError
 from tasks.connections import bounded
 from tasks.deadline import BoundedReader
 from tasks.ledger import fetch
-from tasks.queues import live_relays
+from tasks.queues import due_by_queue, live_relays
 
 # Work that only a relay can move has waited for this long: a relay that is merely restarted
 # by a deploy is back sooner.
@@ -47,14 +47,14 @@ def relay_status() -> RelayStatus:
 
 def work_waits() -> bool:
     """Due jobs, those whose time came with nobody to notice, and runs nobody has rescued."""
+    if any(oldest_s > NO_RELAY_AFTER_S for _, oldest_s in due_by_queue().values()):
+        return True
     rows = fetch(
         "WITH late AS MATERIALIZED (SELECT clock_timestamp() - %s * interval '1 second' AS at)"
-        " SELECT EXISTS (SELECT FROM tasks_job WHERE state = 'queued' AND due"
-        " AND hold_reason = '' AND run_at < (SELECT at FROM late))"
-        " OR EXISTS (SELECT FROM tasks_job WHERE state = 'queued' AND NOT due"
-        " AND run_at < (SELECT at FROM late))"
-        " OR EXISTS (SELECT FROM tasks_job WHERE state = 'running'"
-        " AND lease_expires_at < (SELECT at FROM late))",
+        " SELECT EXISTS (SELECT FROM tasks_job"
+        " WHERE state = 'queued' AND NOT due AND run_at < (SELECT at FROM late))"
+        " OR EXISTS (SELECT FROM tasks_job"
+        " WHERE state = 'running' AND lease_expires_at < (SELECT at FROM late))",
         [NO_RELAY_AFTER_S],
     )
     return bool(rows[0][0])

@@ -23,6 +23,7 @@ from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connection
 
 from tasks.connections import bounded
+from tasks.health import RelayWatch
 
 log = structlog.get_logger(__name__)
 
@@ -120,6 +121,7 @@ class Beater:
         self._awake = threading.Event()
         self._thread = threading.Thread(target=self._work, name="heartbeat", daemon=True)
         self._reachable: bool | None = None
+        self._relays = RelayWatch()
 
     def start(self) -> None:
         if not self._thread.is_alive():
@@ -164,6 +166,7 @@ class Beater:
     def _beat(self) -> None:
         try:
             beat(self.vitals())
+            self._relays.check()
             if self._reachable is None:
                 forget_the_dead()
                 announce_new_slots()

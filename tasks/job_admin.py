@@ -5,8 +5,8 @@ Each parses, calls one function and renders. Nothing here writes a state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -24,7 +24,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 
 from tasks import job_display as show
 from tasks.enqueue import Enqueued
-from tasks.enqueue_form import EnqueueForm, parameters_of
+from tasks.enqueue_form import EnqueueForm, offer, parameters_of
 from tasks.job_list import (
     DeadLetterFilter,
     KeysetChangeList,
@@ -81,25 +81,6 @@ class JobAdmin(ReadOnlyAdmin):
     search_fields = ("id",)
     search_help_text = "A whole job id or a whole idempotency key."
     actions = ("cancel_selected", "replay_selected", "dismiss_selected")
-    # The stubs know names only; Django takes functions too.
-    fieldsets: ClassVar[Any] = (
-        (None, {"fields": (
-            (show.state, show.waited, show.ran),
-            ("task", "queue", show.tenant),
-            (show.key, "priority", "ordering_key"),
-            (show.hold_reason, show.cancel_reason),
-        )}),
-        ("Payload", {"fields": (show.payload,)}),
-        ("Outcome", {"fields": (show.progress, show.result, show.error)}),
-        ("Times", {"fields": (
-            (show.created, show.run_at, show.start_by),
-            (show.started, show.claimed, show.finished),
-        )}),
-        ("Runs", {"fields": (
-            ("attempts", "crashes", "fence", "dispatch_no"),
-            ("worker", "release", show.lease),
-        )}),
-    )  # fmt: skip
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[KeysetChangeList]:
         return KeysetChangeList
@@ -122,6 +103,32 @@ class JobAdmin(ReadOnlyAdmin):
 
     def has_enqueue_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("tasks.add_job")
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """What a job has: no empty result beside an error, no reasons nobody gave."""
+        optional = {
+            show.hold_reason: obj.hold_reason,
+            show.cancel_reason: obj.cancel_reason,
+            show.progress: obj.progress is not None,
+            show.result: obj.finished_at and not obj.failure and not obj.cancel_reason,
+            show.error: obj.error_type or obj.error_message,
+        }
+        return [
+            (None, {"fields": [
+                (show.state, show.waited, show.ran, show.created),
+                ("task", "queue", show.tenant, "priority"),
+                (show.key, "ordering_key"),
+                *(field for field, given in optional.items() if given),
+                show.payload,
+            ]}),
+            ("Times", {"fields": [
+                (show.run_at, show.start_by, show.lease),
+                (show.started, show.claimed, show.finished),
+            ]}),
+            ("Runs", {"fields": [
+                ("attempts", "crashes", "fence", "dispatch_no"), ("worker", "release"),
+            ]}),
+        ]  # fmt: skip
 
     # --- pages ---
 
@@ -172,7 +179,10 @@ class JobAdmin(ReadOnlyAdmin):
         name = request.GET.get("task")
         if name is None:
             return self.page(
-                request, "choose_task.html", "Enqueue a job", tasks=with_first_lines(tasks.values())
+                request,
+                "choose_task.html",
+                "Enqueue a job",
+                tasks=[offer(task) for task in tasks.values()],
             )
         if name not in tasks:
             raise Http404(f"no task {name!r} is registered here")
@@ -181,7 +191,7 @@ class JobAdmin(ReadOnlyAdmin):
         if answer is not None:
             return self.answered(request, answer)
         return self.page(
-            request, "enqueue.html", f"Enqueue {name}", form=form, task=tasks[name],
+            request, "enqueue.html", f"Enqueue {name}", form=form,
             parameters=parameters_of(tasks[name]),
         )  # fmt: skip
 
@@ -263,11 +273,6 @@ class JobAdmin(ReadOnlyAdmin):
         return TemplateResponse(
             request, f"admin/tasks/job/{template}", {**known, "title": title, **context}
         )
-
-
-def with_first_lines(tasks: Iterable[Any]) -> list[tuple[Any, str]]:
-    """Tasks, each with the first line of what it says about itself."""
-    return [(task, (task.__doc__ or "").strip().partition("\n")[0]) for task in tasks]
 
 
 def operate_url(action: Action, *job_ids: UUID) -> str:

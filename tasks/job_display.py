@@ -139,7 +139,7 @@ def time_of(field: str, description: str) -> Callable[[Any], Shown]:
     def shown(row: Any) -> Shown:
         return moment(getattr(row, field))
 
-    shown.__name__ = field
+    shown.__name__ = f"{field}_shown"  # a name for its CSS class, not that of a model field
     return shown
 
 

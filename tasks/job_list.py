@@ -79,6 +79,10 @@ class KeysetChangeList(ChangeList):
     # --- for the template ---
 
     @property
+    def choices(self) -> list[tuple[str, list[Any]]]:
+        return [(str(spec.title), list(spec.choices(self))) for spec in self.filter_specs]
+
+    @property
     def newest_url(self) -> str | None:
         return self.get_query_string() if self.place.at else None
 

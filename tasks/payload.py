@@ -202,6 +202,16 @@ class Signature:
         check_json(dumped)
         return dumped
 
+    def dump_value(self, name: str, value: object) -> object:
+        """One argument in its canonical JSON form, without the others."""
+        if name not in self._parameters and self._extra is None:
+            raise InvalidPayload(
+                f"task {self._task_name} has no such parameter", path=_step("$", name)
+            )
+        form = self._parameter(name).dump(value)
+        check_json(form, path=_step("$", name))
+        return form
+
     def load(self, payload: Mapping[str, object]) -> dict[str, object]:
         """The inverse, on the worker; ``InvalidPayload`` if this release no longer fits it."""
         self._check_names(payload)

@@ -28,5 +28,4 @@ def readyz(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
-    WATCH.start()
     return HttpResponse(exposition(), content_type=CONTENT_TYPE_PLAIN_0_0_4)

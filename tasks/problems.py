@@ -140,7 +140,7 @@ def method_not_allowed(allowed: str) -> Problem:
 
 @singledispatch
 def problem_of(error: Exception) -> Problem:
-    return Problem(INTERNAL, "The request was not understood to be at fault.")
+    return Problem(INTERNAL, "The fault is not in your request.")
 
 
 @problem_of.register

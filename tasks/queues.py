@@ -80,7 +80,7 @@ def count_by_queue(condition: str) -> Mapping[str, int]:
     """``condition`` must be that of a partial index, word by word, and holds no input."""
     rows = fetch(
         "SELECT queue, count(*) FROM ("  # noqa: S608  (the condition is written in this module)
-        f" SELECT queue FROM tasks_job WHERE {condition} LIMIT %s) AS some GROUP BY queue",
+        f" SELECT queue FROM tasks_job WHERE {condition} LIMIT %s) AS counted GROUP BY queue",
         [COUNT_MAX],
     )
     return dict(rows)
@@ -110,6 +110,6 @@ def live_relays() -> int:
 
 def parked_messages() -> int:
     rows = fetch(
-        "SELECT count(*) FROM (SELECT FROM tasks_parkedmessage LIMIT %s) AS some", [COUNT_MAX]
+        "SELECT count(*) FROM (SELECT FROM tasks_parkedmessage LIMIT %s) AS counted", [COUNT_MAX]
     )
     return int(rows[0][0])

@@ -1,9 +1,9 @@
 """The Redis transport of kombu, cured of two bugs that kill workers.
 
-When Redis restarts: a channel whose connection was closed forgets it, but late acks and restores still ask for the
-parameters of that connection: ``'NoneType' object has no attribute 'hostname'``, which the
-worker takes for a fatal error. The parameters do not change during the life of a channel, so
-the last answer is still the right one.
+When Redis restarts: a channel whose connection was closed forgets it, but late acks and restores
+still ask for the parameters of that connection: ``'NoneType' object has no attribute
+'hostname'``, which the worker takes for a fatal error. The parameters do not change during the
+life of a channel, so the last answer is still the right one.
 
 When somebody writes what is no message into a queue: it is popped, cannot be read, and ends the
 worker. Here it is wrapped as a message, so that the consumer keeps it like any other bad one.
@@ -35,19 +35,17 @@ class Channel(kombu_redis.Channel):
         try:
             return super()._brpop_read(**options)  # type: ignore[misc]
         except JSONDecodeError as error:
-            item = error.doc
-        except UnicodeDecodeError as error:
-            item = error.object.decode(errors="backslashreplace")
-        # The queue just read was moved to the end of the round.
-        self.connection._deliver(item, self._queue_cycle.items[-1])
-        return True
+            # The queue just read was moved to the end of the round.
+            queue = self._queue_cycle.items[-1]  # type: ignore[attr-defined]
+            self.connection._deliver(error.doc, queue)
+            return True
 
 
 class Transport(kombu_redis.Transport):
     Channel = Channel
 
-    def _deliver(self, message: Any, queue: str) -> None:
-        super()._deliver(message if is_message(message) else wrapped(message, queue), queue)  # type: ignore[misc]
+    def _deliver(self, message: Any, queue: str | None) -> None:
+        super()._deliver(message if is_message(message) else wrapped(message, queue), queue)
 
 
 def is_message(item: Any) -> bool:
@@ -58,7 +56,7 @@ def is_message(item: Any) -> bool:
         return False
 
 
-def wrapped(item: Any, queue: str) -> dict[str, Any]:
+def wrapped(item: Any, queue: str | None) -> dict[str, Any]:
     """A message that no consumer takes for a task, with the item as its body."""
     return {
         "body": item if isinstance(item, str) else repr(item),

@@ -14,6 +14,9 @@ from celery import current_app
 
 def task_of(name: str) -> Any | None:
     """The registered task of that name, LedgerTask or not."""
+    found = current_app.tasks.get(name)
+    if found is not None:
+        return found
     import_task_modules()
     return current_app.tasks.get(name)
 

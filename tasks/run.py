@@ -19,6 +19,7 @@ from celery.exceptions import Retry
 from tasks import ledger
 from tasks.errors import Cancelled, LeaseLost
 from tasks.ledger import Claim
+from tasks.links import Followers
 
 # Seconds between two looks at the ledger, however often a body calls check().
 CHECK_EVERY_S = 1.0
@@ -34,6 +35,7 @@ class Run:
     exhausted: bool = False  # a retry was asked for and none is left
     settled: bool = False
     started: bool = False
+    followers: Followers | None = None  # what is accepted with the success of this run
     deadline: float | None = None  # time.monotonic() of the hard time limit
     checked_at: float = 0.0
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import structlog
 from django.db import DatabaseError, InterfaceError
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -20,6 +21,8 @@ from tasks.queues import QueueLoad, live_relays, parked_messages, queue_loads
 
 # Below Prometheus' default scrape timeout of 10 s: a slow ledger costs its own figures only.
 READ_WITHIN_S = 5.0
+
+log = structlog.get_logger(__name__)
 
 
 def exposition() -> bytes:
@@ -49,7 +52,8 @@ class LedgerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         try:
             reading = self._reader.read(read_ledger, within_s=READ_WITHIN_S)
-        except (DatabaseError, InterfaceError, TimeoutError):
+        except (DatabaseError, InterfaceError, TimeoutError) as exc:
+            log.warning("ledger_not_read", error=repr(exc))
             yield gauge("tasks_ledger_up", "Whether the ledger answered.", 0)
             return
         yield gauge("tasks_ledger_up", "Whether the ledger answered.", 1)

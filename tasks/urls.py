@@ -1,18 +1,19 @@
 """Addresses of the job engine."""
 
-from django.urls import include, path, re_path
+from django.urls import path, re_path
 
 from tasks import probes
 from tasks.api import api
 from tasks.problems import no_such_address, with_problems
 
-jobs, app_name, namespace = api.urls
-for address in jobs:
+# Not under the names that Django looks for in a URLconf.
+addresses, api_app, api_namespace = api.urls
+for address in addresses:
     assert address.callback is not None
     address.callback = with_problems(address.callback)
 
 urlpatterns = [
-    path("api/", include((jobs, app_name), namespace=namespace)),
+    path("api/", (addresses, api_app, api_namespace)),
     re_path(r"^api/", no_such_address),
     path("healthz", probes.healthz),
     path("readyz", probes.readyz),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from celery import Celery
 
 from tasks import connections, heartbeat, redis_transport, worker_options
+from tasks.calls import send_jobs_to_the_ledger
 
 DEFAULTS = {
+    "task_default_queue": "default",
     "worker_consumer": "tasks.consumer.Consumer",
     "result_backend": "tasks.results.LedgerBackend",
     "task_acks_late": True,
@@ -20,6 +22,8 @@ def install(app: Celery) -> None:
     Settings of the project win over what it brings.
     """
     app.add_defaults(lambda: DEFAULTS)
+    app.control_cls = "tasks.control.LedgerControl"
+    send_jobs_to_the_ledger(app)
     redis_transport.install()
     connections.install(app)
     worker_options.install(app)

@@ -55,7 +55,7 @@ class Corner:
     def push(self, *items: bytes, queue: str = "default") -> None:
         """What a stranger writes into the list of a queue."""
         with redis.Redis.from_url(self.url) as client:
-            client.lpush(self.prefix + queue, *reversed(items))
+            client.lpush(self.prefix + queue, *items)
 
     def waiting(self, queue: str = "default") -> int:
         with redis.Redis.from_url(self.url) as client:

@@ -43,7 +43,9 @@ def life_of(state: State, accepted: datetime) -> dict[str, Any]:
         return ran | {"lease_expires_at": datetime.now(UTC) + timedelta(seconds=15)}
     ended = ran | {"finished_at": started + timedelta(seconds=1.2), "attempts": 1}
     assert state in TERMINAL
-    return ended | ({"failure": Failure.ERROR, "dead_letter": True} if state == State.FAILED else {})
+    return ended | (
+        {"failure": Failure.ERROR, "dead_letter": True} if state == State.FAILED else {}
+    )
 
 
 def id_of(age_s: float) -> UUID:

@@ -19,6 +19,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import quote
 
 from django.conf import settings
@@ -153,7 +154,7 @@ def database_url(*, port: int | None = None) -> str:
 
     ``port``: of a proxy on this machine, in place of the server's own address.
     """
-    database = settings.DATABASES["default"]
+    database: dict[str, Any] = settings.DATABASES["default"]
     user, password = quote(database["USER"], safe=""), quote(database["PASSWORD"], safe="")
     host, name = quote(database["HOST"], safe=""), quote(str(database["NAME"]), safe="")
     address = f"{LOOPBACK}:{port}" if port else f"{host}:{database['PORT'] or 5432}"
@@ -185,7 +186,11 @@ def answers(process: Web) -> bool:
 
 
 def wait_until[T](
-    claim: Callable[[], T], *, within_s: float = 10.0, what: str = "", every_s: float = 0.05
+    claim: Callable[[], T | None],
+    *,
+    within_s: float = 10.0,
+    what: str = "",
+    every_s: float = 0.05,
 ) -> T:
     """The first true answer of ``claim``; fails when there is none in time."""
     ends_at = time.monotonic() + within_s

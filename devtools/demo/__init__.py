@@ -1,4 +1,4 @@
-"""``./dev demo``: what the template promises, shown on a throw-away stack with a bank that misbehaves."""
+"""``./dev demo``: the promises, shown on a throw-away stack with a bank that misbehaves."""
 
 from devtools.demo.command import main
 

@@ -88,7 +88,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="the bank charges for every call: see what the comparison finds",
     )
     for server in ("web", "flower", "postgres", "redis"):
-        parser.add_argument(f"--port-{server}", type=int, metavar="N", help="any free one if not given")
+        parser.add_argument(
+            f"--port-{server}", type=int, metavar="N", help="any free one if not given"
+        )
     return parser.parse_args(argv)
 
 

@@ -49,7 +49,8 @@ def _numbered(path: Path, rows: csv.DictReader[str]) -> Iterator[tuple[str, Orde
     missing = [column for column in COLUMNS if column not in (rows.fieldnames or ())]
     if missing:
         raise BadFile(
-            f"{path}, row 1: no column {', '.join(missing)}; the first row must be {','.join(COLUMNS)}"
+            f"{path}, row 1: no column {', '.join(missing)};"
+            f" the first row must be {','.join(COLUMNS)}"
         )
     for row in rows:
         place = f"{path}, row {rows.line_num}"

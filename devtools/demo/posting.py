@@ -84,5 +84,14 @@ def _post_once(client: httpx.Client, order: Order) -> tuple[Answer, float]:
         return Answer(order.order_id, 0, problem=f"no answer: {error!r}"), PAUSE_S
     if response.status_code in (ACCEPTED, REPEATED):
         return Answer(order.order_id, response.status_code, str(response.json()["id"])), 0.0
-    refused = Answer(order.order_id, response.status_code, problem=response.text[:200])
+    refused = Answer(order.order_id, response.status_code, problem=_explanation(response))
     return refused, float(response.headers.get("Retry-After", 0.0))
+
+
+def _explanation(response: httpx.Response) -> str:
+    """Of a problem document its detail, of anything else its beginning."""
+    try:
+        problem = response.json()
+        return str(problem.get("detail") or problem["title"])
+    except (ValueError, KeyError, AttributeError):
+        return response.text[:100]

@@ -127,7 +127,9 @@ def test_a_payload_at_the_limit_is_kept_and_one_byte_more_is_413(caller: Caller)
 
 
 def test_the_limit_counts_bytes_not_characters(caller: Caller) -> None:
-    refused(send(caller, json.dumps({"a": "é" * (LIMIT // 2)}, ensure_ascii=False)), 413, "$.payload")
+    refused(
+        send(caller, json.dumps({"a": "é" * (LIMIT // 2)}, ensure_ascii=False)), 413, "$.payload"
+    )
 
 
 def test_a_larger_body_is_413_before_it_is_read(caller: Caller) -> None:

@@ -78,9 +78,13 @@ def test_a_dead_connection_is_replaced_and_the_statement_runs_once() -> None:
 
 
 def test_inside_a_transaction_nothing_is_tried_again() -> None:
-    with pytest.raises(OperationalError), transaction.atomic():
-        terminate(execute("SELECT pg_backend_pid()")[0][0])
-        reconnecting(execute, "SELECT 1")
+    def in_a_transaction() -> None:
+        with transaction.atomic():
+            terminate(execute("SELECT pg_backend_pid()")[0][0])
+            reconnecting(execute, "SELECT 1")
+
+    with pytest.raises(OperationalError):
+        in_a_transaction()
     connection.close()
 
 

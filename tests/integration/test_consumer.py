@@ -205,7 +205,7 @@ def handler_of(
     consumer_class: type[CeleryConsumer], *, on_task_request: Any = None
 ) -> Callable[[Any], None]:
     """The real handler and strategy of a consumer that is connected to nothing."""
-    from tests import plain_tasks  # noqa: F401, PLC0415  (registers KNOWN)
+    from tests import plain_tasks  # noqa: F401  (registers KNOWN)
 
     consumer: Any = consumer_class.__new__(consumer_class)
     consumer.app = app

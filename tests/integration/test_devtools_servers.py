@@ -1,4 +1,4 @@
-"""PostgreSQL and Redis start, keep port and data over a restart and a crash, and leave nothing behind."""
+"""PostgreSQL and Redis start, and keep port and data over a restart and a crash."""
 
 from __future__ import annotations
 

@@ -319,6 +319,8 @@ def test_a_payload_that_cannot_be_stored_or_does_not_fit_is_refused_by_name(
         ({"priority": True}, "priority"),
         ({"run_at": datetime(2030, 1, 1)}, "run_at"),  # noqa: DTZ001
         ({"run_at": "tomorrow"}, "run_at"),
+        ({"run_at": datetime(9999, 12, 31, 23, tzinfo=UTC)}, "run_at"),
+        ({"start_by": datetime(1, 1, 1, tzinfo=UTC)}, "start_by"),
         ({"start_by": datetime(2030, 1, 1)}, "start_by"),  # noqa: DTZ001
         ({"tenant": "x" * 101}, "tenant"),
         ({"tenant": "a\x00"}, "tenant"),

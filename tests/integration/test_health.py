@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def no_watching_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RelayWatch, "start", lambda self: None)
+    monkeypatch.setattr(RelayWatch, "start", lambda _: None)
 
 
 @pytest.fixture

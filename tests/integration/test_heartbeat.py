@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import psycopg
 import pytest
@@ -144,9 +144,9 @@ def age(name: str, by: timedelta) -> None:
     )  # fmt: skip
 
 
-def wait_for_silence() -> object:
+def wait_for_silence() -> datetime:
     """The last beat, once it has stayed the last for ten beats."""
-    seen: list[object] = []
+    seen: list[datetime] = []
 
     def stays() -> bool:
         seen.append(Worker.objects.get().last_beat)

@@ -262,6 +262,7 @@ def test_looking_for_work_never_touches_finished_rows() -> None:
         "tasks_job_scheduled": lambda: ledger.stage_due(10),
         "tasks_job_dispatched": lambda: ledger.dispatch_again("default", 30, 10),
         "tasks_job_start_by": lambda: ledger.expire(10),
+        "tasks_job_running": lambda: ledger.in_flight(["default"]),
     }
     for index, search in searches.items():
         plan = plan_of(search)

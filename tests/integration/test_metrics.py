@@ -13,7 +13,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from devtools.ports import free_port
 from tasks import queues
-from tasks.health import RelayWatch
 from tasks.ledger import execute, fetch, park
 from tasks.queues import queue_loads
 from tests import published_tasks  # noqa: F401  (registers them)
@@ -22,11 +21,6 @@ from tests.callers import api_client, set_state
 pytestmark = pytest.mark.django_db(transaction=True)
 
 Figures = dict[tuple[str, ...], float]
-
-
-@pytest.fixture(autouse=True)
-def no_watching_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RelayWatch, "start", lambda self: None)
 
 
 @pytest.fixture

@@ -45,7 +45,8 @@ from devtools.supervisor import Supervisor
 log, code, behaviour = sys.argv[1:]
 with Supervisor() as supervisor:
     for role in ("postgres", "worker", "web"):
-        child = supervisor.start(Program(role, [sys.executable, "-c", code, log, role], role=role, stop_within_s=30))
+        argv = [sys.executable, "-c", code, log, role]
+        child = supervisor.start(Program(role, argv, role=role, stop_within_s=30))
         child.wait_for_line("ready|grandchild", within_s=10)
         print(child.pid, flush=True)
     print("started", flush=True)
@@ -192,7 +193,11 @@ def test_a_wait_without_success_ends_at_its_deadline() -> None:
 
 
 def test_a_signal_leaves_the_block_as_one_exception() -> None:
-    with pytest.raises(StopRequested) as stop, Supervisor():
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(5)
+    def wait_for_it() -> None:
+        with Supervisor():
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+
+    with pytest.raises(StopRequested) as stop:
+        wait_for_it()
     assert stop.value.exit_code == 143

@@ -1,0 +1,81 @@
+"""The story of the bench: servers, rounds, table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from devtools.bench.measures import MEASURES, measure
+from devtools.bench.report import Sample, as_json, lines, table
+from devtools.bench.systems import NAMES, PROCESSES, Bench
+from devtools.stack import Stack, release
+
+# Servers of our own: the rounds empty them. Logs of single jobs are off on both sides.
+ENVIRONMENT = {
+    "DATABASE_URL": "",
+    "BROKER_URL": "",
+    "DJANGO_SETTINGS_MODULE": "devtools.benched.settings",
+    "DEBUG": "0",
+    "LOG_LEVEL": "WARNING",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    given = parse(argv)
+    console = Console(highlight=False)
+    console.print("Starting PostgreSQL and Redis ...")
+    samples: list[Sample] = []
+    with Stack(workers=(), relays=0, web=False, environment=ENVIRONMENT) as stack:
+        for sample in run(Bench.on(stack), given):
+            samples.append(sample)
+            console.print(told(sample))
+    console.print(table(lines(samples), given.rounds))
+    if given.json:
+        given.json.write_text(json.dumps(as_json(samples, about(given)), indent=1) + "\n")
+    return 0
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="./dev bench",
+        description="The same no-op task on plain Celery (acks_late, prefetch 1, no results) and"
+        f" on Celeriac, {PROCESSES} worker processes each, in turns. The ratio is what counts:"
+        " absolute figures change with the machine and the hour.",
+    )
+    parser.add_argument("--jobs", type=int, default=2000, metavar="N", help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=3, metavar="R")
+    parser.add_argument("--only", choices=list(MEASURES), metavar="NAME", help=", ".join(MEASURES))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample, too")
+    return parser.parse_args(argv)
+
+
+def run(bench: Bench, given: argparse.Namespace) -> Iterator[Sample]:
+    """A B A B: what disturbs the machine disturbs both."""
+    for number in range(1, given.rounds + 1):
+        for name in [given.only] if given.only else MEASURES:
+            for system in NAMES:
+                yield Sample(number, name, system, measure(bench, name, system, given.jobs))
+
+
+def told(sample: Sample) -> str:
+    figures = ", ".join(f"{name} {value:,.2f}" for name, value in sample.figures.items())
+    return f"  round {sample.round} {sample.measure:<8} {sample.system:<9} {figures}"
+
+
+def about(given: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "jobs": given.jobs,
+        "rounds": given.rounds,
+        "release": release(),
+        "processors": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("celery", "django", "psycopg", "redis")},
+    }

@@ -1,0 +1,101 @@
+"""The two competitors as processes: how each is started, fed and emptied."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from devtools.benched.load import SYSTEMS
+from devtools.child import ROOT, Child, Program
+from devtools.stack import Stack
+
+PLAIN, CELERIAC = SYSTEMS
+NAMES = (PLAIN, CELERIAC)
+PROCESSES = 2
+READY_WITHIN_S = 60.0
+LOAD_WITHIN_S = 600.0
+APP = {PLAIN: "devtools.benched.plain", CELERIAC: "project"}
+QUEUE = {PLAIN: "bench-plain", CELERIAC: "bench"}
+
+
+@dataclass
+class Bench:
+    """The servers, and what runs on them at the moment."""
+
+    stack: Stack
+    broker: redis.Redis
+
+    @classmethod
+    def on(cls, stack: Stack) -> Bench:
+        return cls(stack, redis.Redis.from_url(stack.env["BROKER_URL"], decode_responses=True))
+
+    def load(self, system: str, way: str, number: int) -> dict[str, float]:
+        """Runs the load generator to its end; what it measured."""
+        done = subprocess.run(
+            [sys.executable, "-m", "devtools.benched.load", system, way, str(number)],
+            cwd=ROOT,
+            env=self.stack.env,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=LOAD_WITHIN_S,
+            check=True,
+        )
+        measured: dict[str, float] = json.loads(done.stdout)
+        return measured
+
+    def start_worker(self, system: str) -> Child:
+        """Returns when it takes messages."""
+        child = self.stack.supervisor.start(
+            Program(
+                name=f"worker-{system}",
+                role="worker",
+                argv=[
+                    *(sys.executable, "-m", "celery", "-A", APP[system], "worker"),
+                    *("-Q", QUEUE[system], "-c", str(PROCESSES), "-n", f"{system}@%h"),
+                    *("--without-mingle", "--without-gossip", "--loglevel", "WARNING"),
+                ],
+                env=self.stack.env,
+                stop_within_s=20.0,
+            )
+        )
+        self.stack.supervisor.wait_until(
+            lambda: self._takes_messages(child), f"{system} worker", within_s=READY_WITHIN_S
+        )
+        return child
+
+    def start_relay(self) -> Child:
+        return self.stack.start_relay()
+
+    def stop_all(self) -> None:
+        supervisor = self.stack.supervisor
+        for role in ("relay", "worker"):
+            supervisor.stop(*supervisor.names(role))
+
+    def empty(self) -> None:
+        """Nothing is left of the round before."""
+        self.broker.flushdb()
+        with self.stack.connect() as connection:
+            connection.execute("TRUNCATE tasks_job, tasks_attempt, tasks_operatoraction")
+            connection.execute("DELETE FROM tasks_worker")
+
+    def done(self) -> int:
+        return int(self.broker.get("bench:done") or 0)
+
+    def pickups_ms(self) -> list[float]:
+        values: Any = self.broker.lrange("bench:pickups", 0, -1)
+        return [float(value) * 1000 for value in values]
+
+    def server_pids(self) -> list[int]:
+        servers = (self.stack.postgres, self.stack.redis)
+        return [server.child.pid for server in servers if server and server.child]
+
+    def _takes_messages(self, worker: Child) -> bool:
+        """A consumer of Celery on Redis listens for remote control once it is ready."""
+        name = f"{worker.name.removeprefix('worker-')}@"
+        bound: Any = self.broker.smembers("_kombu.binding.celery.pidbox")
+        return any(name in binding for binding in bound)

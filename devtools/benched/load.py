@@ -1,0 +1,96 @@
+"""Makes jobs in a process of its own and prints how long that took, as JSON.
+
+python -m devtools.benched.load plain one-by-one 1000
+python -m devtools.benched.load celeriac bulk 20000
+python -m devtools.benched.load celeriac trickle 100
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+PAUSE_S = 0.05
+
+
+class System(Protocol):
+    def one(self) -> None: ...
+    def stamped(self, sent_at: float) -> None: ...
+    def bulk(self, number: int) -> None: ...
+
+
+class Plain:
+    def __init__(self) -> None:
+        from devtools.benched import plain
+
+        self.app, self.tasks = plain.app, plain
+
+    def one(self) -> None:
+        self.tasks.noop.apply_async()
+
+    def stamped(self, sent_at: float) -> None:
+        self.tasks.stamped.apply_async((sent_at,))
+
+    def bulk(self, number: int) -> None:
+        """The best that Celery offers: one producer for all."""
+        with self.app.producer_pool.acquire(block=True) as producer:
+            for _ in range(number):
+                self.tasks.noop.apply_async(producer=producer)
+
+
+class Celeriac:
+    def __init__(self) -> None:
+        import django
+
+        django.setup()
+        from devtools.benched import tasks
+        from tasks.enqueue import enqueue, enqueue_many
+
+        self.tasks, self.enqueue, self.enqueue_many = tasks, enqueue, enqueue_many
+
+    def one(self) -> None:
+        self.enqueue(self.tasks.noop, {})
+
+    def stamped(self, sent_at: float) -> None:
+        self.enqueue(self.tasks.stamped, {"sent_at": sent_at})
+
+    def bulk(self, number: int) -> None:
+        self.enqueue_many(self.tasks.noop, ({} for _ in range(number)))
+
+
+def one_by_one(system: System, number: int) -> None:
+    for _ in range(number):
+        system.one()
+
+
+def bulk(system: System, number: int) -> None:
+    system.bulk(number)
+
+
+def trickle(system: System, number: int) -> None:
+    """One job each 50 ms, on the beat whatever the last one took."""
+    began = time.monotonic()
+    for n in range(number):
+        time.sleep(max(0.0, began + n * PAUSE_S - time.monotonic()))
+        system.stamped(time.time())
+
+
+SYSTEMS: dict[str, Callable[[], System]] = {"plain": Plain, "celeriac": Celeriac}
+WAYS = {"one-by-one": one_by_one, "bulk": bulk, "trickle": trickle}
+
+
+def main(argv: list[str]) -> None:
+    name, way, number = argv
+    system: Any = SYSTEMS[name]()
+    system.one()  # connections are made before the clock runs
+    began, began_cpu = time.perf_counter(), time.process_time()
+    WAYS[way](system, int(number))
+    taken = {"seconds": time.perf_counter() - began, "cpu_s": time.process_time() - began_cpu}
+    print(json.dumps(taken))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

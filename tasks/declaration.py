@@ -1,0 +1,76 @@
+"""What a LedgerTask may declare. A mistake is said when its module is imported."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from functools import wraps
+from typing import Any
+
+from tasks.keys import check_template
+
+LIMIT = "it delays whatever waits behind; give its queue a Downstream(rate=...) in the topology"
+ACK = "the ledger decides what happens to a run; remove it from the task"
+RETRY_OWNER = "the relay counts crashes and queues the job again; see max_crashes"
+RECORD = "the ledger is the record of every run; remove it from the task"
+
+# Attributes of a task, the value that stands for "not set", and what is wrong with any other.
+REFUSED: dict[str, tuple[Any, str]] = {
+    "rate_limit": (None, LIMIT),
+    "acks_late": (True, ACK),
+    "acks_on_failure": (True, ACK),
+    "acks_on_timeout": (True, ACK),
+    "acks_on_failure_or_timeout": (None, ACK),
+    "reject_on_worker_lost": (False, RETRY_OWNER),
+    "retry_on_worker_lost": (False, RETRY_OWNER),
+    "store_errors_even_if_ignored": (True, RECORD),
+    "serializer": ("json", "payloads are JSON: annotate the parameters"),
+    "exchange": (None, "name a queue"),
+    "routing_key": (None, "name a queue"),
+    "compression": (None, "payloads do not travel over the broker"),
+    "delivery_mode": (None, "the ledger keeps the job, not the broker"),
+    "_dump_pydantic_arguments": (None, "pydantic=True is not needed: annotate the parameters"),
+}
+# Settings that reach a task which sets nothing itself; the ledger's own values win over them.
+HARMLESS_SETTINGS = ("acks_on_failure_or_timeout",)
+
+
+def check_declaration(task: Any) -> None:
+    """ValueError names the attribute and what to write instead."""
+    for name, (unset, remedy) in REFUSED.items():
+        value = getattr(task, name, unset)
+        if value != unset and not (name in HARMLESS_SETTINGS and is_the_setting(task, name, value)):
+            shown = name.removeprefix("_")
+            raise ValueError(f"{task.name}: {shown}={value!r} is not for a LedgerTask: {remedy}")
+    if task.unique not in ("always", "unfinished"):
+        raise ValueError(f"{task.name}: unique must be 'always' or 'unfinished'")
+    if task.key:
+        check_key_template(task)
+    if task.key and task.dedupe_window:
+        raise ValueError(f"{task.name}: give key or dedupe_window, not both")
+    if task.max_crashes < 1:
+        raise ValueError(f"{task.name}: max_crashes must be at least 1")
+
+
+def is_the_setting(task: Any, name: str, value: Any) -> bool:
+    return bool(value == task.app.conf[f"task_{name}"])
+
+
+def check_key_template(task: Any) -> None:
+    parameters = inspect.signature(task.run).parameters
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        check_template(task.key, parameters)
+
+
+def run_coroutines(task: Any) -> None:
+    """An ``async def`` body runs to its end, also for what wraps it (``autoretry_for``)."""
+    given = inspect.getattr_static(task, "run")
+    body = getattr(given, "__func__", given)
+    if not inspect.iscoroutinefunction(body):
+        return
+
+    @wraps(body)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return asyncio.run(body(*args, **kwargs))
+
+    task.run = staticmethod(run) if isinstance(given, staticmethod) else run
