@@ -20,7 +20,6 @@ from tasks.keys import check_key
 from tasks.long_poll import wait_until_finished, wished_wait_s
 from tasks.models import Job
 from tasks.paging import Place, Window, read_page
-from tasks.payload import parse
 from tasks.problems import (
     INVALID_KEY,
     MALFORMED,
@@ -45,6 +44,7 @@ from tasks.representations import (
     Reason,
 )
 from tasks.states import Action, State
+from tasks.strict_json import parse
 
 PAGE_SIZE = 50
 PAGE_MAX = 200

@@ -18,8 +18,8 @@ from kombu.utils import json as kombu_json
 from kombu.utils.functional import maybe_list
 
 from tasks.enqueue import Enqueued, Item, accept, uuid7
-from tasks.payload import signature_of
 from tasks.run import NO_RUN, current_run
+from tasks.signature import signature_of
 
 REFUSED = {
     "time_limit": "set time_limit on the task or on its queue",

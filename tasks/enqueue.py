@@ -24,8 +24,10 @@ from tasks import ledger, metrics, wake
 from tasks.errors import InvalidPayload, KeyConflict, Rejected, TasksError, UnknownTask
 from tasks.keys import check_key, key_from_template, window_keys
 from tasks.ledger import NewJob, Owner
-from tasks.payload import MAX_PAYLOAD_BYTES, check_json, differing_fields, dumps, encode, fingerprint, signature_of
+from tasks.payload import MAX_PAYLOAD_BYTES, differing_fields, encode, fingerprint
+from tasks.signature import signature_of
 from tasks.states import TERMINAL, State
+from tasks.strict_json import check_json, dumps
 from tasks.wiring import topology
 
 OnConflict = Literal["return", "replace"]

@@ -14,7 +14,8 @@ from django.utils.timezone import get_current_timezone_name
 from tasks.enqueue import NAME_MAX, PRIORITY_RANGE, Enqueued, enqueue
 from tasks.errors import InvalidKey, InvalidPayload, KeyConflict, TasksError
 from tasks.keys import MAX_KEY_LENGTH, fresh_key
-from tasks.payload import parse, signature_of
+from tasks.signature import signature_of
+from tasks.strict_json import parse
 
 SKELETON_DEPTH = 4
 MOMENT_FORMATS = ("%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")

@@ -37,8 +37,10 @@ from tasks.errors import (
     TasksError,
 )
 from tasks.ledger import Claim, ErrorReport
-from tasks.payload import mask, safe_result, signature_of
+from tasks.payload import mask
 from tasks.run import NO_RUN, Run, active, current_run
+from tasks.safe_result import safe_result
+from tasks.signature import signature_of
 from tasks.states import Failure, Outcome, State
 from tasks.wiring import release, topology
 

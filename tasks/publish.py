@@ -11,6 +11,7 @@ from celery import Celery
 from kombu import Exchange, Producer
 
 from tasks.ledger import Dispatched
+from tasks.topology import Queue
 
 log = structlog.get_logger(__name__)
 
@@ -42,11 +43,11 @@ class Publisher:
         """Whether the last try failed: the next one should risk one job only."""
         return self.failures > 0
 
-    def publish(self, queue: str, jobs: Sequence[Dispatched]) -> Sequence[Dispatched]:
+    def publish(self, queue: Queue, jobs: Sequence[Dispatched]) -> Sequence[Dispatched]:
         """Publish in order; what was not sent is returned. Bounded by the broker's timeouts."""
         sent = 0
         try:
-            producer = self.connected(queue)
+            producer = self.connected(queue.name)
             for job in jobs:
                 self.send(producer, queue, job)
                 sent += 1
@@ -66,17 +67,25 @@ class Publisher:
             self.declared.add(queue)
         return self.producer
 
-    def send(self, producer: Any, queue: str, job: Dispatched) -> None:
+    def send(self, producer: Any, queue: Queue, job: Dispatched) -> None:
         job_id = str(job.id)
         producer.publish(
             ((), {}, {}),
-            routing_key=queue,
+            routing_key=queue.name,
             serializer="json",
-            headers=headers_of(job.task, job_id, job.dispatch_no),
+            headers=headers_of(job.task, job_id, job.dispatch_no, self.time_limits(queue, job)),
             correlation_id=job_id,
             delivery_mode="persistent",
             retry=False,
         )
+
+    def time_limits(self, queue: Queue, job: Dispatched) -> tuple[float | None, float | None]:
+        """Seconds, hard and soft: of the task, else of its queue. Without the task's code here
+        the worker decides."""
+        task: Any = self.app.tasks.get(job.task)
+        if task is None:
+            return None, None
+        return task.time_limit or queue.time_limit, task.soft_time_limit
 
     def errors(self) -> tuple[type[Exception], ...]:
         if self.connection is None:
@@ -102,7 +111,9 @@ class Publisher:
             connection.collect(socket_timeout=1.0)  # without asking the broker for leave
 
 
-def headers_of(task: str, job_id: str, dispatch_no: int) -> dict[str, Any]:
+def headers_of(
+    task: str, job_id: str, dispatch_no: int, time_limits: tuple[float | None, float | None]
+) -> dict[str, Any]:
     """Celery's second message protocol. No argument of a job is in there."""
     return {
         "lang": "py",
@@ -114,7 +125,7 @@ def headers_of(task: str, job_id: str, dispatch_no: int) -> dict[str, Any]:
         "retries": 0,
         "eta": None,
         "expires": None,
-        "timelimit": [None, None],
+        "timelimit": time_limits,
         "argsrepr": "",
         "kwargsrepr": "",
         "origin": "relay",

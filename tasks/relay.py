@@ -21,6 +21,7 @@ from tasks.dispatch import BATCH, Slots
 from tasks.enqueue import uuid7
 from tasks.listen import Listener
 from tasks.publish import Publisher
+from tasks.topology import Queue
 from tasks.wiring import release, topology
 
 log = structlog.get_logger(__name__)
@@ -62,9 +63,9 @@ class Relay:
         at_most = 1 if self.publisher.is_doubtful else BATCH
         jobs = dispatch.dispatch(topology(), queue, slots, at_most=at_most)
         self.blocked = self.blocked or (bool(slots.capacity) and len(jobs) < at_most)
-        return self.publish(name, jobs)
+        return self.publish(queue, jobs)
 
-    def publish(self, queue: str, jobs: list[ledger.Dispatched]) -> int:
+    def publish(self, queue: Queue, jobs: list[ledger.Dispatched]) -> int:
         if not jobs:
             return 0
         unsent = self.publisher.publish(queue, jobs)
@@ -96,10 +97,11 @@ class Relay:
         self.housekeeping_at = now + HOUSEKEEPING_EVERY_S
 
     def send_again(self, name: str, slots: Slots) -> None:
-        jobs = dispatch.dispatch_again(topology().queue(name), slots)
+        queue = topology().queue(name)
+        jobs = dispatch.dispatch_again(queue, slots)
         if jobs:
             log.warning("messages_lost", queue=name, jobs=len(jobs))
-            self.publish(name, jobs)
+            self.publish(queue, jobs)
 
     # --- the loop ---------------------------------------------------------------------
 

@@ -25,9 +25,10 @@ from tasks.execute import (
     settle_terminated,
 )
 from tasks.ledger import OutcomeOf
-from tasks.payload import dumps, safe_result
 from tasks.run import NO_RUN, Run, current_run
+from tasks.safe_result import safe_result
 from tasks.states import TERMINAL, Failure, State
+from tasks.strict_json import dumps
 
 log = structlog.get_logger(__name__)
 

@@ -25,9 +25,11 @@ from django.db.models import F, Q, QuerySet
 from tasks import inline, ledger
 from tasks.enqueue import resolve
 from tasks.models import Job
-from tasks.payload import differing_fields, dumps, mask, signature_of
+from tasks.payload import differing_fields, mask
 from tasks.registry import task_of
+from tasks.signature import signature_of
 from tasks.states import State
+from tasks.strict_json import dumps
 
 LIMIT = 1000
 SHOWN = 20  # jobs in a message

@@ -5,6 +5,8 @@ They leave their traces in the table ``trace``: what really ran, whatever the le
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from decimal import Decimal
 from uuid import UUID
@@ -103,3 +105,20 @@ def returns(what: str) -> object:
 @shared_task(base=LedgerTask, name="t.limited", queue="limited")
 def limited(note: str) -> None:
     leave_trace(note)
+
+
+@shared_task(base=LedgerTask, name="t.quick", time_limit=7, soft_time_limit=5)
+def quick(note: str) -> None:
+    leave_trace(note)
+
+
+@shared_task(base=LedgerTask, name="t.too_long", time_limit=1)
+def too_long(note: str) -> None:
+    leave_trace(note)
+    time.sleep(30)
+
+
+@shared_task(base=LedgerTask, name="t.kills_its_process")
+def kills_its_process(note: str) -> None:
+    leave_trace(note)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -94,6 +94,22 @@ def test_every_outcome_is_recorded_with_its_attempts(corner: Corner, trace: Trac
     assert [attempt.outcome for attempt in outcomes] == ["retry", "retry", "succeeded"]
 
 
+def test_a_hard_time_limit_is_a_failed_attempt_and_a_killed_child_is_a_crash(
+    corner: Corner, trace: Trace
+) -> None:
+    with worker("default", *TASKS, "-c", "2", env=corner.env), relay(env=corner.env):
+        late = enqueue(ledger_tasks.too_long, {"note": "late"}).job_id
+        killer = enqueue(ledger_tasks.kills_its_process, {"note": "killer"}).job_id
+        other = enqueue(ledger_tasks.trace, {"note": "other"}).job_id
+        assert (ends(late).failure, job(late).attempts, job(late).crashes) == ("time_limit", 1, 0)
+        assert (ends(killer).failure, job(killer).attempts, job(killer).crashes) == (
+            "poison", 0, 3,
+        )  # fmt: skip
+        assert ends(other).state == State.SUCCEEDED
+    assert trace.notes.count("late") == 1
+    assert trace.notes.count("killer") == 3
+
+
 @pytest.mark.parametrize("what", ["nan", "nul", "object", "fine"])
 def test_a_result_that_json_cannot_hold_never_fails_the_job(
     what: str, corner: Corner, trace: Trace

@@ -25,7 +25,7 @@ from tasks.relay import Relay
 from tasks.states import State
 from tasks.topology import Downstream, Queue, Topology
 from tests.broker import Corner
-from tests.ledger_tasks import limited, trace
+from tests.ledger_tasks import limited, quick, trace
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -312,20 +312,30 @@ def test_a_sleeping_relay_is_woken_by_the_commit(broker: Broker) -> None:
     assert not RelayRow.objects.exists()
 
 
+def test_a_message_carries_the_time_limit_of_its_task_else_of_its_queue(broker: Broker) -> None:
+    a_worker()
+    enqueue(trace, {"note": "x"})
+    enqueue(quick, {"note": "x"})
+    with a_relay() as relay:
+        relay.run_once()
+    limits = [message["headers"]["timelimit"] for message in broker.messages()]
+    assert limits == [[300, None], [7, 5]]
+
+
 def test_publishing_in_order_returns_what_was_not_sent(broker: Broker) -> None:
     """The third of five fails: two are out, three come back."""
     jobs = [ledger.Dispatched(enqueue(trace, {"note": "x"}).job_id, "t.trace", 1) for _ in range(5)]
     publisher = Publisher(current_app)
     send, sent = publisher.send, []
 
-    def fails_at_the_third(producer: Any, queue: str, job: ledger.Dispatched) -> None:
+    def fails_at_the_third(producer: Any, queue: Queue, job: ledger.Dispatched) -> None:
         if len(sent) == 2:
             raise ConnectionResetError
         send(producer, queue, job)
         sent.append(job)
 
     publisher.send = fails_at_the_third  # type: ignore[method-assign]
-    assert list(publisher.publish("default", jobs)) == jobs[2:]
+    assert list(publisher.publish(Queue("default"), jobs)) == jobs[2:]
     assert broker.ids() == [str(job.id) for job in jobs[:2]]
 
 
