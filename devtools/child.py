@@ -33,6 +33,7 @@ class Program:
     name: str
     argv: Sequence[str]
     env: Mapping[str, str] | None = None
+    cwd: Path = ROOT
     role: str = ""
     stop_signal: signal.Signals = signal.SIGTERM
     stop_within_s: float = 10.0
@@ -95,7 +96,7 @@ class Child:
             self._process = subprocess.Popen(
                 self.program.argv,
                 env=self.program.env,
-                cwd=ROOT,
+                cwd=self.program.cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

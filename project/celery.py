@@ -2,6 +2,7 @@
 
 import logging
 import os
+from pathlib import Path
 from typing import Any
 
 from celery import Celery, signals
@@ -9,6 +10,8 @@ from celery import Celery, signals
 from tasks import worker
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
+# Flower reads it however it is started, and refuses to start without a password.
+os.environ.setdefault("FLOWER_CONF", str(Path(__file__).parent.parent / "config/flowerconfig.py"))
 
 app = Celery("project")
 app.config_from_object("config.celeryconfig")

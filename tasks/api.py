@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import binascii
+import struct
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -161,7 +161,7 @@ def list_jobs(
 ) -> JobPage:
     """Newest first. Go on with `next_cursor` until it is null."""
     jobs = jobs_of(caller_with(request, Scope.READ))
-    found = jobs.filter(**wanted(state=state, task=task)).only(*SUMMARY_FIELDS)
+    found = jobs.filter(**wanted(state=state, task=task)).only("seq", *SUMMARY_FIELDS)
     page = read_page(found, Place(place_of(cursor)), size=limit, window=Window(jobs, LOOKED_AT_MAX))
     return JobPage(jobs=list(map(JobSummary.of, page.rows)), next_cursor=cursor_of(page.older))
 
@@ -212,17 +212,24 @@ def wanted(**filters: str | None) -> dict[str, str]:
     return {name: value for name, value in filters.items() if value is not None}
 
 
-def cursor_of(place: UUID | None) -> str | None:
-    return base64.urlsafe_b64encode(place.bytes).rstrip(b"=").decode() if place else None
+def cursor_of(seq: int | None) -> str | None:
+    """For clients it has no meaning: they must not learn to count in it."""
+    if seq is None:
+        return None
+    return base64.urlsafe_b64encode(PLACE.pack(seq)).rstrip(b"=").decode()
 
 
-def place_of(cursor: str | None) -> UUID | None:
+def place_of(cursor: str | None) -> int | None:
     if cursor is None:
         return None
     try:
-        return UUID(bytes=base64.urlsafe_b64decode(cursor + "=="))
-    except (ValueError, binascii.Error):
+        (seq,) = PLACE.unpack(base64.urlsafe_b64decode(cursor + "=="))
+    except (ValueError, struct.error):
         raise Problem(MALFORMED, "This cursor is not one of ours.", path="cursor") from None
+    return int(seq)
+
+
+PLACE = struct.Struct(">q")
 
 
 # --- operate -----------------------------------------------------------------------------

@@ -237,7 +237,7 @@ class JobAdmin(ReadOnlyAdmin):
             action=action,
             explained=EXPLAINED[action],
             form=form or ReasonForm(action),
-            jobs=self.get_queryset(request).filter(pk__in=ids).order_by("-id"),
+            jobs=self.get_queryset(request).filter(pk__in=ids).order_by("-seq"),
             ids=ids,
             checkbox=ACTION_CHECKBOX_NAME,
             operate_url=operate_url(action),

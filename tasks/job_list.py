@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
@@ -23,23 +24,25 @@ from tasks.states import State
 from tasks.wiring import topology
 
 OLDER, NEWER = "upto", "after"
+# Queued, but for a reason of its own not to run now.
+ON_HOLD = "on hold"
 # What the list shows. Payloads, results and tracebacks stay where they are.
 COLUMNS = (
-    "task", "queue", "tenant", "state", "idempotency_key", "former_key", "attempts", "crashes",
-    "hold_reason", "run_at", "due", "failure", "dead_letter", "cancel_requested_at",
+    "seq", "task", "queue", "tenant", "state", "idempotency_key", "former_key", "attempts",
+    "crashes", "hold_reason", "run_at", "due", "failure", "dead_letter", "cancel_requested_at",
     "created_at", "started_at", "claimed_at", "finished_at",
 )  # fmt: skip
 
 
 class KeysetChangeList(ChangeList):
-    """Pages by id in place of numbered ones; a search by column order is not offered."""
+    """Pages by ``seq`` in place of numbered ones; a search by column order is not offered."""
 
     # Rows looked at for one page of a filter without an index of its own: a tenth of a second
     # in memory, a few seconds from a cold disk.
     window_size = 100_000
 
     place: Place
-    page: Page[Job]
+    page: Page
 
     def get_filters(self, request: HttpRequest) -> Any:
         self.place = place_of(request)
@@ -49,7 +52,7 @@ class KeysetChangeList(ChangeList):
         return super().get_filters(request)
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[str | Combinable]:
-        return ["-id"]
+        return ["-seq"]
 
     def get_results(self, request: HttpRequest) -> None:
         self.page = read_page(
@@ -67,13 +70,16 @@ class KeysetChangeList(ChangeList):
         self.paginator = None
 
     def window(self) -> Window | None:
-        """None where an index leads to the rows: no filter, a search, a small set."""
-        filters = [f for f in self.filter_specs if isinstance(f, JobFilter)]
-        if self.query or not self.has_active_filters or any(f.is_small for f in filters):
+        """None where an index leads to the rows: a search, a small set, one filter in order."""
+        filters = [f for f in self.filter_specs if isinstance(f, JobFilter) and f.value()]
+        in_order = [f for f in filters if f.is_in_order]
+        if self.query or any(f.is_small for f in filters):
             return None
-        rows = self.root_queryset
-        for ordered in (f for f in filters if f.has_ids_in_order):
-            rows = ordered.queryset(self.model_admin, rows)
+        if not in_order:
+            return Window(self.root_queryset, self.window_size) if filters else None
+        if len(filters) == 1:
+            return None
+        rows = in_order[-1].queryset(self.model_admin, self.root_queryset)
         return Window(rows, self.window_size)
 
     # --- for the template ---
@@ -84,35 +90,35 @@ class KeysetChangeList(ChangeList):
 
     @property
     def newest_url(self) -> str | None:
-        return self.get_query_string() if self.place.at else None
+        return None if self.place.at is None else self.get_query_string()
 
     @property
     def newer_url(self) -> str | None:
-        return self.get_query_string({NEWER: self.page.newer}) if self.page.newer else None
+        return self.url_of(NEWER, self.page.newer)
 
     @property
     def older_url(self) -> str | None:
-        return self.get_query_string({OLDER: self.page.older}) if self.page.older else None
+        return self.url_of(OLDER, self.page.older)
 
-    @property
+    def url_of(self, direction: str, place: int | None) -> str | None:
+        return None if place is None else self.get_query_string({direction: place})
+
+    @cached_property
     def looked_back_to(self) -> datetime | None:
-        return time_of(self.page.older) if self.page.cut and self.page.older else None
+        """When the first job beyond a cut page was accepted; None when the cut was upwards."""
+        if not self.page.cut or self.page.older == self.place.at:
+            return None
+        beyond = Job.objects.filter(seq=self.page.older).values_list("created_at", flat=True)
+        return beyond.first()
 
 
 def place_of(request: HttpRequest) -> Place:
     try:
         if NEWER in request.GET:
-            return Place(UUID(request.GET[NEWER]), towards_newer=True)
-        return Place(UUID(request.GET[OLDER]) if OLDER in request.GET else None)
+            return Place(int(request.GET[NEWER]), towards_newer=True)
+        return Place(int(request.GET[OLDER]) if OLDER in request.GET else None)
     except ValueError as exc:
         raise IncorrectLookupParameters from exc
-
-
-def time_of(job_id: UUID) -> datetime | None:
-    """When the id was made; None for ids that came from elsewhere."""
-    if job_id.version != 7:
-        return None
-    return datetime.fromtimestamp((job_id.int >> 80) / 1000, UTC)
 
 
 # --- filters -----------------------------------------------------------------------------
@@ -123,8 +129,8 @@ class JobFilter(admin.SimpleListFilter):
 
     # Jobs with this value are few, and an index leads to them.
     is_small = False
-    # An index gives the ids of this value in order.
-    has_ids_in_order = False
+    # An index gives the jobs with this value in the order of acceptance.
+    is_in_order = False
 
     def known_values(self) -> Iterable[str]:
         raise NotImplementedError
@@ -147,12 +153,21 @@ class StateFilter(JobFilter):
     parameter_name = "state"
 
     def known_values(self) -> Iterable[str]:
-        return [state.value for state in State]
+        return [State.QUEUED.value, ON_HOLD, *(s.value for s in State if s is not State.QUEUED)]
+
+    def queryset(self, request: Any, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() == ON_HOLD:
+            return queryset.filter(state=State.QUEUED).exclude(hold_reason="")
+        return super().queryset(request, queryset)
 
     @property
     def is_small(self) -> bool:  # type: ignore[override]
         # Bounded by the window of the relay and the number of slots.
         return self.value() in (State.DISPATCHED, State.RUNNING)
+
+    @property
+    def is_in_order(self) -> bool:  # type: ignore[override]
+        return self.value() in (State.FAILED, ON_HOLD)
 
 
 class DeadLetterFilter(JobFilter):
@@ -191,7 +206,7 @@ class TenantFilter(JobFilter):
 
     title = "tenant"
     parameter_name = "tenant"
-    has_ids_in_order = True
+    is_in_order = True
 
     def known_values(self) -> Iterable[str]:
         return ()

@@ -158,8 +158,15 @@ class Job(models.Model):
             models.Index(
                 fields=["finished_at"], name="tasks_job_dead_letter", condition=Q(dead_letter=True)
             ),
-            # A tenant's own list, newest first: ids are ordered by time.
-            models.Index(fields=["tenant", "-id"], name="tasks_job_of_tenant"),
+            # Lists, newest first. Not by id: callers may bring their own.
+            models.Index(fields=["-seq"], name="tasks_job_newest"),
+            models.Index(fields=["tenant", "-seq"], name="tasks_job_of_tenant"),
+            models.Index(fields=["seq"], name="tasks_job_failed", condition=Q(state=State.FAILED)),
+            models.Index(
+                fields=["seq"],
+                name="tasks_job_held",
+                condition=Q(state=State.QUEUED) & ~Q(hold_reason=""),
+            ),
         ]
         permissions = [("operate_job", "Can cancel, replay and dismiss jobs")]
 

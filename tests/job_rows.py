@@ -28,6 +28,8 @@ def job_row(state: State = State.QUEUED, *, age_s: float = 0.0, **fields: Any) -
         "created_at": accepted,
         "run_at": accepted,
     }
+    if age_s:  # accepted before all that have a number of the sequence
+        known["seq"] = -int(age_s * 1000)
     return Job.objects.create(**known | life_of(state, accepted) | fields)
 
 

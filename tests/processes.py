@@ -19,12 +19,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from django.conf import settings
 
-from devtools.child import Child, Program
+from devtools.child import ROOT, Child, Program
 from devtools.ports import LOOPBACK, free_port
 
 READY_WITHIN_S = 30.0
@@ -34,10 +35,12 @@ STOP_WITHIN_S = 20.0
 class Process:
     """A child that keeps everything it wrote."""
 
-    def __init__(self, name: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path = ROOT
+    ) -> None:
         self.lines: list[str] = []
         self.child = Child(
-            Program(name=name, argv=argv, env=env, stop_within_s=STOP_WITHIN_S),
+            Program(name=name, argv=argv, env=env, cwd=cwd, stop_within_s=STOP_WITHIN_S),
             echo=lambda _, line: self.lines.append(line),
         )
 

@@ -80,6 +80,11 @@ def test_the_list_shows_the_newest_jobs_first(admin: Client) -> None:
     assert listed(admin.get(LIST)) == [new.id, old.id]
 
 
+def test_an_id_that_the_caller_chose_does_not_keep_a_job_on_top(admin: Client) -> None:
+    old, new = job_row(age_s=60, id=UUID(int=2**128 - 1)), job_row()
+    assert listed(admin.get(LIST)) == [new.id, old.id]
+
+
 def test_pages_lead_to_every_job_once_and_back(
     admin: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,8 +138,36 @@ def test_a_cut_page_says_how_far_it_looked(admin: Client, monkeypatch: pytest.Mo
     monkeypatch.setattr(KeysetChangeList, "window_size", 2)
     for age in range(5):
         job_row(State.SUCCEEDED, age_s=age)
-    text = admin.get(f"{LIST}?state=failed").content.decode()
+    text = admin.get(f"{LIST}?state=cancelled").content.decode()
     assert re.search(r"2 jobs were looked through, back to\s+\d{4}-", text)
+
+
+@pytest.mark.parametrize("query", ["state=failed", "state=on+hold", "tenant=acme"])
+def test_what_an_index_has_in_order_is_found_without_a_window(
+    admin: Client, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    monkeypatch.setattr(KeysetChangeList, "window_size", 1)
+    job_row(State.FAILED, tenant="acme", age_s=9)
+    job_row(hold_reason="its task is not known", tenant="acme", age_s=8)
+    job_row(age_s=7)
+    answer = admin.get(f"{LIST}?{query}")
+    assert answer.context["cl"].page.cut is False
+    assert len(listed(answer)) == (2 if "tenant" in query else 1)
+
+
+def test_a_second_filter_beside_one_in_order_has_a_window(
+    admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KeysetChangeList, "window_size", 1)
+    job = job_row(State.FAILED, queue="payments", age_s=9)
+    for age in range(3):
+        job_row(State.FAILED, age_s=age)
+        job_row(age_s=age + 0.5)
+    answer = admin.get(f"{LIST}?state=failed&queue=payments")
+    for _ in range(3):
+        assert listed(answer) == []
+        answer = admin.get(LIST + answer.context["cl"].older_url)
+    assert listed(answer) == [job.id]
 
 
 @pytest.mark.parametrize(
@@ -164,8 +197,14 @@ def test_a_lookup_cannot_guess_what_is_masked(admin: Client) -> None:
 
 def test_an_unreadable_place_leads_to_the_first_page(admin: Client) -> None:
     job = job_row()
-    answer = admin.get(f"{LIST}?upto=nonsense", follow=True)
-    assert listed(answer) == [job.id]
+    for place in ("upto=nonsense", f"upto={'9' * 5000}", "after="):
+        assert listed(admin.get(f"{LIST}?{place}", follow=True)) == [job.id]
+
+
+def test_a_place_beyond_all_numbers_is_a_place(admin: Client) -> None:
+    job = job_row()
+    assert listed(admin.get(f"{LIST}?upto={10**30}")) == [job.id]
+    assert listed(admin.get(f"{LIST}?after={10**30}")) == []
 
 
 def test_search_finds_an_id(admin: Client) -> None:

@@ -53,8 +53,8 @@ def plan_of(sql: str) -> str:
         "?state=failed", "?state=cancelled", "?dead_letter=1", "?queue=payments", "?task=t.slow",
         "?queue=payments&state=failed", "?tenant=tenant-7", "?tenant=nobody",
         "?tenant=tenant-7&state=cancelled", "?q=order:4711", "?q=nothing",
-        "?upto=018bcfe5-6800-7000-8000-000000000000",
-        "?after=018bcfe5-6800-7000-8000-000000000000&state=cancelled",
+        "?state=on+hold", "?state=failed&tenant=tenant-7", "?upto=50000",
+        "?after=50000&state=cancelled", "?upto=50000&state=failed",
     ],
 )  # fmt: skip
 def test_no_page_counts_or_reads_the_table_from_end_to_end(

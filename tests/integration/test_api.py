@@ -23,6 +23,7 @@ from tasks.errors import Rejected
 from tasks.models import Job, OperatorAction
 from tests import published_tasks  # noqa: F401  (registers them)
 from tests.callers import Caller, api_client, named, person, rows, set_state
+from tests.job_rows import job_row
 from tests.processes import web
 
 pytestmark = pytest.mark.django_db
@@ -299,6 +300,12 @@ def test_pages_go_from_the_newest_to_the_oldest_without_gaps(acme: Caller, globe
     assert seen == ours[::-1]
 
 
+def test_an_id_that_the_caller_chose_does_not_keep_a_job_on_top(acme: Caller) -> None:
+    old = job_row(age_s=60, id=uuid.UUID(int=2**128 - 1), tenant="acme")
+    new = acme.enqueued()
+    assert [job["id"] for job in acme.get("/jobs").json()["jobs"]] == [new, str(old.id)]
+
+
 def test_lists_are_filtered_and_never_counted(
     acme: Caller, django_assert_max_num_queries: Any
 ) -> None:
@@ -324,6 +331,7 @@ def test_lists_are_filtered_and_never_counted(
         ("cursor=%00", 400, "cursor"),
         ("cursor=zzz", 400, "cursor"),
         ("cursor=%C3%A9", 400, "cursor"),
+        ("cursor=" + "A" * 22, 400, "cursor"),
     ],
 )
 def test_a_bad_query_names_its_parameter(acme: Caller, query: str, status: int, path: str) -> None:

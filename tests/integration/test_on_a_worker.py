@@ -5,7 +5,6 @@ One worker and one relay run them all; the tests look at what is left.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -22,6 +21,8 @@ from tests.shop import tasks as shop
 
 ADD = "tests.shop.tasks.add"
 TWICE, ALIEN, MISFIT = str(uuid4()), "order-7", str(uuid4())
+# Databases are made for tests that ask for one.
+pytestmark = pytest.mark.django_db
 UNFINISHED = ("queued", "dispatched", "running")
 
 
@@ -37,8 +38,9 @@ class Left:
 
 
 @pytest.fixture(scope="module")
-def left(django_db_setup: None, django_db_blocker: Any) -> Iterator[Left]:
+def left(django_db_setup: None, django_db_blocker: Any) -> Left:
     corner = Corner()
+    corner.prefix, corner.env = "", {}  # where this process revokes
     with django_db_blocker.unblock(), trace_table() as trace:
         try:
             with worker("default", "-c", "2", env=corner.env), relay(env=corner.env):
@@ -55,7 +57,7 @@ def left(django_db_setup: None, django_db_blocker: Any) -> Iterator[Left]:
             corner.clear()
             Job.objects.all().delete()
             ParkedMessage.objects.all().delete()
-    yield found
+    return found
 
 
 def calls(found: Left) -> dict[str, UUID]:
