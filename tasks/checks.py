@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, register
+from django.core.checks import CheckMessage, Error, Warning, register
+
+from tasks.errors import InvalidKey, InvalidPayload
+from tasks.keys import check_template, fields_of
+from tasks.registry import ledger_tasks, plain_tasks
+from tasks.signature import Signature, signature_of
 
 
 @register()
@@ -37,3 +43,83 @@ def the_ledger_needs_read_committed(app_configs: Any, **kwargs: Any) -> Sequence
             id="tasks.E002",
         )
     ]
+
+
+@register()
+def a_ledger_task_has_named_parameters(app_configs: Any, **kwargs: Any) -> Sequence[CheckMessage]:
+    errors = []
+    for name, task in ledger_tasks().items():
+        try:
+            signature_of(task)
+        except InvalidPayload as exc:  # says the remedy itself
+            errors.append(Error(exc.message, obj=name, id="tasks.E003"))
+    return errors
+
+
+@register()
+def a_key_is_made_of_parameters(app_configs: Any, **kwargs: Any) -> Sequence[CheckMessage]:
+    errors = []
+    for name, task, signature in readable_tasks():
+        if not task.key:
+            continue
+        try:
+            check_template(task.key, signature)
+        except InvalidKey as exc:
+            errors.append(Error(f"{exc}.", obj=name, id="tasks.E004"))
+    return errors
+
+
+@register()
+def sensitive_names_are_parameters(app_configs: Any, **kwargs: Any) -> Sequence[CheckMessage]:
+    errors = []
+    for name, task, signature in readable_tasks():
+        if isinstance(task.sensitive, str):
+            wrong = f"sensitive={task.sensitive!r} is a text, not a tuple of names."
+        elif unknown := [each for each in task.sensitive if each not in signature]:
+            wrong = f"sensitive names {', '.join(unknown)}, which the task does not take."
+        else:
+            continue
+        hint = "The value that was meant would be shown in the admin, the API and the logs."
+        errors.append(Error(wrong, hint=hint, obj=name, id="tasks.E005"))
+    return errors
+
+
+@register()
+def keys_hold_nothing_sensitive(app_configs: Any, **kwargs: Any) -> Sequence[CheckMessage]:
+    errors = []
+    for name, task, _ in readable_tasks():
+        shown = fields_in_key(task) & set(task.sensitive)
+        if shown:
+            wrong = f"The key {task.key!r} holds sensitive values: {', '.join(sorted(shown))}."
+            hint = "Keys are shown and logged. Make the key of what identifies the intent."
+            errors.append(Error(wrong, hint=hint, obj=name, id="tasks.E006"))
+    return errors
+
+
+@register()
+def every_task_is_a_ledger_task(app_configs: Any, **kwargs: Any) -> Sequence[CheckMessage]:
+    names = plain_tasks()
+    if not names:
+        return []
+    return [
+        Warning(
+            "Plain Celery tasks run without the ledger's guarantees: "
+            f"they may be lost, or run twice: {', '.join(names)}.",
+            hint="Give them base=LedgerTask, or put tasks.W001 into SILENCED_SYSTEM_CHECKS.",
+            id="tasks.W001",
+        )
+    ]
+
+
+def readable_tasks() -> Iterator[tuple[str, Any, Signature]]:
+    """The ledger tasks whose parameters can be told; the others have an error of their own."""
+    for name, task in ledger_tasks().items():
+        with suppress(InvalidPayload):
+            yield name, task, signature_of(task)
+
+
+def fields_in_key(task: Any) -> frozenset[str]:
+    try:
+        return fields_of(task.key) if task.key else frozenset()
+    except InvalidKey:
+        return frozenset()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import exp
 
 from django.db import transaction
 
@@ -30,6 +31,26 @@ class Slots:
     free: int = 0
 
 
+# Seconds of work that may lie on the broker where jobs are so short that two per slot run dry
+# between two looks of the relay.
+WINDOW_S = 0.25
+# Seconds over which the pace of a queue is averaged.
+PACE_OVER_S = 1.0
+
+
+@dataclass
+class Pace:
+    """How many jobs per second a queue has taken from this relay lately."""
+
+    per_s: float = 0.0
+    at: float = 0.0
+
+    def took(self, jobs: int, now: float) -> None:
+        """``now``: any clock, in seconds."""
+        self.per_s = self.per_s * exp((self.at - now) / PACE_OVER_S) + jobs / PACE_OVER_S
+        self.at = now
+
+
 @dataclass(frozen=True)
 class Load:
     """How many jobs of a queue lie on the broker and how many run."""
@@ -38,30 +59,34 @@ class Load:
     running: int = 0
 
 
-def room(queue: Queue, slots: Slots, load: Load, in_flight_of_limit: int) -> int:
-    """How many more jobs may be dispatched: the window of the queue and its downstream's limit."""
-    window = MESSAGES_PER_SLOT * slots.capacity - load.dispatched
+def room(
+    queue: Queue, slots: Slots, load: Load, in_flight_of_limit: int, per_s: float = 0.0
+) -> int:
+    """How many more jobs may be dispatched: the window of the queue and its downstream's limit.
+
+    ``per_s``: the pace of the queue, jobs per second.
+    """
+    window = max(MESSAGES_PER_SLOT * slots.capacity, int(per_s * WINDOW_S)) - load.dispatched
     limit = queue.limit - in_flight_of_limit if queue.limit is not None else window
     return max(0, min(window, limit, BATCH))
 
 
 def dispatch(
-    topology: Topology, queue: Queue, slots: Slots, *, at_most: int = BATCH
+    topology: Topology, queue: Queue, slots: Slots, *, per_s: float = 0.0, at_most: int = BATCH
 ) -> list[Dispatched]:
     """Mark as many due jobs of a queue as may go now."""
     if not slots.capacity:
         return []  # nobody takes from the broker: whatever waits, waits in the ledger
     with transaction.atomic():
         ledger.lock_limit(queue.lock_name)
-        loads = {
-            name: Load(*load) for name, load in ledger.in_flight(topology.sharing(queue)).items()
-        }
-        count = room(queue, slots, loads.get(queue.name, Load()), in_flight(loads))
+        loads = ledger.in_flight(topology.sharing(queue))
+        load = Load(*loads.get(queue.name, (0, 0)))
+        count = room(queue, slots, load, in_flight(loads), per_s)
         return ledger.dispatch(queue.name, min(count, at_most)) if count else []
 
 
-def in_flight(loads: Mapping[str, Load]) -> int:
-    return sum(load.dispatched + load.running for load in loads.values())
+def in_flight(loads: Mapping[str, tuple[int, int]]) -> int:
+    return sum(dispatched + running for dispatched, running in loads.values())
 
 
 def dispatch_again(queue: Queue, slots: Slots) -> list[Dispatched]:

@@ -16,7 +16,6 @@ from itertools import batched
 from typing import Any, Literal
 from uuid import UUID
 
-from celery import current_app
 from django.db import OperationalError, connection, transaction
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
@@ -25,6 +24,7 @@ from tasks.errors import InvalidPayload, KeyConflict, Rejected, TasksError, Unkn
 from tasks.keys import check_key, key_from_template, window_keys
 from tasks.ledger import NewJob, Owner
 from tasks.payload import MAX_PAYLOAD_BYTES, differing_fields, encode, fingerprint
+from tasks.registry import task_of
 from tasks.signature import signature_of
 from tasks.states import TERMINAL, State
 from tasks.strict_json import check_json, dumps
@@ -142,7 +142,7 @@ def enqueue_many(task: Any, items: Iterable[Item | Mapping[str, Any]]) -> list[E
 def resolve(task: Any) -> Any:
     """The task object for a task or its name."""
     if isinstance(task, str):
-        found = current_app.tasks.get(task)
+        found = task_of(task)
         if found is None:
             raise UnknownTask(task, "is its app in INSTALLED_APPS, and its module called tasks.py?")
         task = found

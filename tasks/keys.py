@@ -80,6 +80,11 @@ def check_template(template: str, parameters: Container[str]) -> None:
             raise InvalidKey(f"key template {template!r}: {field[0]} is no parameter of the task")
 
 
+def fields_of(template: str) -> frozenset[str]:
+    """The parameters that are part of the key."""
+    return frozenset(str(field[0]) for field in _parsed(template).fields)
+
+
 def window_keys(
     task: str, tenant: str, payload: Mapping[str, object], window_s: float, now_s: float
 ) -> tuple[str, str]:

@@ -16,7 +16,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import connection
+from django.db import IntegrityError, connection, transaction
+from psycopg.errors import UniqueViolation
 
 from tasks.states import Action, Failure, State
 
@@ -544,6 +545,16 @@ def replay(job_id: UUID, *, actor: str, reason: str) -> bool:
 
     False when it is not failed, or when a younger job owns its key by now.
     """
+    try:
+        with transaction.atomic():
+            return replay_unless_owned(job_id, actor=actor, reason=reason)
+    except IntegrityError as exc:
+        if isinstance(exc.__cause__, UniqueViolation):  # it took the key at this very moment
+            return False
+        raise
+
+
+def replay_unless_owned(job_id: UUID, *, actor: str, reason: str) -> bool:
     return bool(
         fetch(
             "WITH mine AS (UPDATE tasks_job j SET state = 'queued', attempts = 0, crashes = 0,"

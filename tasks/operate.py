@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from django.db import IntegrityError, transaction
-
 from tasks import ledger, wake
 from tasks.models import Job
 from tasks.states import Action, State
@@ -49,11 +47,7 @@ def act(action: Action, job_id: UUID, *, actor: str, reason: str) -> str | None:
 
 
 def replay(job_id: UUID, *, actor: str, reason: str) -> bool:
-    try:
-        with transaction.atomic():
-            replayed = ledger.replay(job_id, actor=actor, reason=reason)
-    except IntegrityError:  # a younger job took the key in this very moment
-        return False
+    replayed = ledger.replay(job_id, actor=actor, reason=reason)
     if replayed:
         wake.after_commit(job_id)
     return replayed

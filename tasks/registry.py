@@ -31,6 +31,16 @@ def ledger_tasks() -> dict[str, Any]:
     }
 
 
+def plain_tasks() -> list[str]:
+    """Names of the registered tasks that are no LedgerTasks, without Celery's own."""
+    import_task_modules()
+    return sorted(
+        name
+        for name, task in current_app.tasks.items()
+        if not getattr(task, "is_ledger_task", False) and not name.startswith("celery.")
+    )
+
+
 @cache
 def import_task_modules() -> None:
     """Celery's own autodiscovery and ``imports``, once."""

@@ -10,6 +10,7 @@ import os
 import socket
 import threading
 import time
+from collections import defaultdict
 from contextlib import suppress
 
 import structlog
@@ -17,7 +18,7 @@ from celery import Celery
 from django.db import DatabaseError, connection
 
 from tasks import dispatch, fleet, ledger
-from tasks.dispatch import BATCH, Slots
+from tasks.dispatch import BATCH, Pace, Slots
 from tasks.enqueue import uuid7
 from tasks.listen import Listener
 from tasks.publish import Publisher
@@ -46,6 +47,7 @@ class Relay:
         self.sleeping = False
         self.beat_at = self.housekeeping_at = 0.0
         self.slots: dict[str, Slots] = {}
+        self.paces: defaultdict[str, Pace] = defaultdict(Pace)
         self.blocked = False
 
     # --- one pass ---------------------------------------------------------------------
@@ -61,7 +63,9 @@ class Relay:
     def dispatch(self, name: str) -> int:
         queue, slots = topology().queue(name), self.slots.get(name, Slots())
         at_most = 1 if self.publisher.is_doubtful else BATCH
-        jobs = dispatch.dispatch(topology(), queue, slots, at_most=at_most)
+        pace = self.paces[name]
+        jobs = dispatch.dispatch(topology(), queue, slots, per_s=pace.per_s, at_most=at_most)
+        pace.took(len(jobs), time.monotonic())
         self.blocked = self.blocked or (bool(slots.capacity) and len(jobs) < at_most)
         return self.publish(queue, jobs)
 

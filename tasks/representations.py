@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from celery import current_app
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from tasks.enqueue import Enqueued, key_expires_at
 from tasks.models import Job
 from tasks.payload import mask
 from tasks.queues import QueueLoad
+from tasks.registry import task_of
 from tasks.states import State
 
 
@@ -208,7 +208,7 @@ def waits_for(job: Job) -> WaitsFor | None:
 
 def shown_payload(job: Job) -> dict[str, Any] | None:
     """A task that is not known here cannot say what is sensitive, so nothing is shown."""
-    task = current_app.tasks.get(job.task)
+    task = task_of(job.task)
     if task is None:
         return None
     sensitive: Iterable[str] = getattr(task, "sensitive", ())

@@ -48,6 +48,9 @@ class Signature:
         """The declared parameters, in order."""
         return tuple(self._parameters)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._parameters or (self.takes_any_name and isinstance(name, str))
+
     @property
     def takes_any_name(self) -> bool:
         """Whether the task has ``**kwargs``."""
@@ -82,7 +85,7 @@ class Signature:
 
     def dump_value(self, name: str, value: object) -> object:
         """One argument in its canonical JSON form, without the others."""
-        if name not in self._parameters and self._extra is None:
+        if name not in self:
             raise InvalidPayload(
                 f"task {self._task_name} has no such parameter", path=path_to("$", name)
             )
@@ -131,7 +134,7 @@ class Signature:
         if not isinstance(payload, Mapping):
             raise InvalidPayload("the payload is an object with the parameters of the task")
         for name in payload:
-            if name not in self._parameters and (self._extra is None or not isinstance(name, str)):
+            if name not in self:
                 raise InvalidPayload(
                     f"task {self._task_name} has no such parameter", path=path_to("$", str(name))
                 )

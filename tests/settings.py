@@ -4,3 +4,5 @@ from project.settings import *  # noqa: F403
 from project.settings import INSTALLED_APPS
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.shop"]
+# Nothing is collected: WhiteNoise serves what the finders find.
+STATIC_ROOT = None

@@ -30,8 +30,9 @@ from devtools.stack import Ports, Stack, Worker
 from devtools.supervisor import Supervisor
 
 SHIPPED_ORDERS = ROOT / "orders" / "sample_orders.csv"
+BANK_LIMIT = BANK.max_concurrency or 20
 # Two more than the bank allows: the limit must be held by the relay, not by a lack of processes.
-PROCESSES_PER_WORKER = (BANK.max_concurrency or 20) // 2 + 1
+PROCESSES_PER_WORKER = BANK_LIMIT // 2 + 1
 BANK_WITHIN_S = 20.0
 LOOK_EVERY_S = 0.25
 # Longer than any wait that is meant to be: a bank that never answers, a backoff, a lease.
@@ -62,16 +63,16 @@ def main(argv: Sequence[str]) -> int:
     try:
         orders = read_orders(given.orders)
     except BadFile as problem:
-        Console(stderr=True, highlight=False).print(f"[red]error:[/] {problem}", markup=True)
+        Console(stderr=True, highlight=False).print(f"error: {problem}", style="red", markup=False)
         return 2
     return run(given, console, orders)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./dev demo", description=(__doc__ or "").strip())
-    parser.description = (
-        "Posts orders twice and out of order, captures each payment at a bank that fails in every"
-        " way a bank can, and compares the ledger with the bank's own books."
+    parser = argparse.ArgumentParser(
+        prog="./dev demo",
+        description="Posts orders twice and out of order, captures each payment at a bank that"
+        " fails in every way a bank can, and compares the ledger with the bank's own books.",
     )
     parser.add_argument(
         "--orders",
@@ -107,6 +108,7 @@ def run(given: argparse.Namespace, console: Console, orders: Sequence[Order]) ->
         show_verdict(console, seen, found)
         if given.keep:
             stay(console, stack)
+        console.print("Stopping everything, who takes work in first ...")
     return 1 if found else 0
 
 
@@ -116,7 +118,7 @@ def run(given: argparse.Namespace, console: Console, orders: Sequence[Order]) ->
 @contextmanager
 def bank(given: argparse.Namespace) -> Iterator[str]:
     """Its address. It starts before everything that calls it, and ends after."""
-    options = ["--limit", str(BANK.max_concurrency), "--seed", str(given.seed)]
+    options = ["--limit", str(BANK_LIMIT), "--seed", str(given.seed)]
     if given.bank_forgets_keys:
         options.append("--forget-keys")
     with Supervisor() as supervisor:
@@ -183,7 +185,7 @@ def stay(console: Console, stack: Stack) -> None:
             stack.supervisor.raise_for_failed()
             time.sleep(0.5)
     except StopRequested:
-        console.print("Stopping ...")
+        return
 
 
 # --- the work -------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import quantiles
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from devtools.bank import Fault
@@ -103,7 +104,7 @@ def bank_table(books: Books) -> Table:
 def why_failed(seen: Evidence) -> str:
     """The reasons with their numbers, the most frequent first."""
     errors = Counter(job.error.rpartition(": ")[2] for job in seen.jobs if job.state == "failed")
-    return ", ".join(f"{number} {reason}" for reason, number in errors.most_common(4))
+    return escape(", ".join(f"{number} {reason}" for reason, number in errors.most_common(4)))
 
 
 def _table(title: str) -> Table:
@@ -141,8 +142,8 @@ def difference_table(found: Sequence[Difference]) -> Table:
         shown[row.what] += 1
         if shown[row.what] <= ROWS_OF_A_KIND:
             number = "" if row.order_id is None else str(row.order_id)
-            table.add_row(number, row.what, row.ledger, row.bank)
+            table.add_row(number, *map(escape, (row.what, row.ledger, row.bank)))
     for what, total in kinds.most_common():
         if total > ROWS_OF_A_KIND:
-            table.add_row("...", f"{what}: {total - ROWS_OF_A_KIND} more")
+            table.add_row("...", escape(f"{what}: {total - ROWS_OF_A_KIND} more"))
     return table

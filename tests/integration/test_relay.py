@@ -17,7 +17,7 @@ from django.db import connection
 
 from devtools.proxy import FaultyProxy
 from tasks import ledger
-from tasks.dispatch import Load, Slots, room
+from tasks.dispatch import WINDOW_S, Load, Pace, Slots, room
 from tasks.enqueue import Item, enqueue, enqueue_many
 from tasks.models import Job, Relay as RelayRow, Worker
 from tasks.publish import Publisher
@@ -83,6 +83,7 @@ class Elsewhere:
     def __init__(self, url: str) -> None:
         self.url = url
         self.amqp = current_app.amqp
+        self.tasks = current_app.tasks
 
     def connection_for_write(self) -> Any:
         return current_app.connection_for_write(self.url)
@@ -114,6 +115,20 @@ def test_room_is_the_window_or_what_the_limit_leaves(
     slots: Slots, load: Load, in_flight: int, expected: int
 ) -> None:
     assert room(TOPOLOGY.queue("limited"), slots, load, in_flight) == expected
+
+
+def test_short_jobs_may_fill_a_quarter_of_a_second_and_long_ones_two_per_slot() -> None:
+    queue, slots = Queue("default"), Slots(4, 4)
+    assert room(queue, slots, Load(), 0, per_s=400.0) == 100
+    assert room(queue, slots, Load(), 0, per_s=4.0) == 8
+
+
+def test_one_full_window_of_long_jobs_does_not_widen_the_next() -> None:
+    pace = Pace()
+    pace.took(8, now=100.0)
+    assert int(pace.per_s * WINDOW_S) <= 8
+    pace.took(0, now=105.0)
+    assert pace.per_s < 0.1
 
 
 def test_without_a_worker_nothing_goes_to_the_broker(broker: Broker) -> None:

@@ -182,6 +182,13 @@ def test_a_frequent_difference_does_not_hide_a_rare_one():
     assert f"{ROWS_OF_A_KIND + 6} differences" in text_of(console)
 
 
+def test_brackets_in_an_error_are_text():
+    console = printed()
+    show_verdict(console, evidence(), [Difference(1, "no answer: [Errno 111]", "[/red]")])
+    assert "[Errno 111]" in text_of(console)
+    assert "[/red]" in text_of(console)
+
+
 def test_progress_without_a_terminal_is_plain_lines():
     console = printed()
     with display(console, calls=4, orders=2) as progress:
