@@ -13,7 +13,7 @@ asks for the password like all other pages.
 import os
 from pathlib import Path
 
-from flower.views.monitor import Metrics
+from flower.views.monitor import Metrics  # type: ignore[import-untyped]
 from tornado.web import authenticated
 
 _file = os.environ.get("FLOWER_BASIC_AUTH_FILE")

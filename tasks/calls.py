@@ -18,6 +18,7 @@ from kombu.utils import json as kombu_json
 from kombu.utils.functional import maybe_list
 
 from tasks.enqueue import Enqueued, Item, accept, uuid7
+from tasks.registry import task_of
 from tasks.run import NO_RUN, current_run
 from tasks.signature import signature_of
 
@@ -94,7 +95,7 @@ def send_jobs_to_the_ledger(app: Celery) -> None:
     ) -> Any:
         refuse_to_unpack_jobs(app, name, kwargs)
         called_through = options.get("task_type")
-        task = called_through or app.tasks.get(name)
+        task: Any = called_through or app.tasks.get(name) or task_of(name)
         if not getattr(task, "is_ledger_task", False):
             # Looked up now: Sentry and others replace the method of the class, sooner or later.
             return type(app).send_task(app, name, args, kwargs, *more, **options)
@@ -149,17 +150,18 @@ def published(
         "root_id": options.get("root_id") or options["task_id"],
         "parent_id": options.get("parent_id"), "origin": "ledger",
     }  # fmt: skip
-    message = {
+    headers = {**headers, **reserved}
+    message: dict[str, Any] = {
         "body": (args or (), kwargs or {}, {}),
         "exchange": "",
         "routing_key": queue_name(options.get("queue")) or task.queue,
-        "headers": {**headers, **reserved},
+        "headers": headers,
     }
     signals.before_task_publish.send(
         sender=task.name, properties={}, declare=[], retry_policy={}, **message
     )
     signals.after_task_publish.send(sender=task.name, **message)
-    return {name: value for name, value in message["headers"].items() if name not in reserved}
+    return {name: value for name, value in headers.items() if name not in reserved}
 
 
 def carried_headers(task: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,7 +208,9 @@ def routed_queue(task: Any) -> str | None:
 
 
 def queue_name(queue: Any) -> str | None:
-    return getattr(queue, "name", queue)
+    """Of a kombu Queue, or the name itself."""
+    name: str | None = getattr(queue, "name", queue)
+    return name
 
 
 def moment(app: Celery, at: Any, countdown: float | None) -> datetime | None:

@@ -17,9 +17,9 @@ from django.db import connection
 from kombu.utils.functional import maybe_list
 
 from tasks import ledger
+from tasks.adopt import job_id_of
 from tasks.connections import reconnecting
 from tasks.declaration import LIMIT
-from tasks.execute import job_id_of
 from tasks.registry import task_of
 from tasks.states import State
 
@@ -35,6 +35,8 @@ class LedgerControl(Control):
         arguments = dict(arguments or {})
         if command == "rate_limit":
             refuse_rate_limit(arguments.get("task_name"))
+        if command == "revoke_by_stamped_headers":
+            raise TypeError("the stamps of jobs are not on the broker: revoke their ids")
         if command not in ("revoke", "terminate"):
             return super().broadcast(command, arguments, *args, **kwargs)
         revoked = outside_event_loop(revoke, maybe_list(arguments.get("task_id")) or [])

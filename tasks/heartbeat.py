@@ -22,8 +22,10 @@ from celery.worker import state
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connection
 
+from tasks.board import BOARD
 from tasks.connections import bounded
 from tasks.health import RelayWatch
+from tasks.lease import Held, Renewer, held_by
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +84,7 @@ class Heartbeat(bootsteps.StartStopStep):
         if self.timer_entry is not None:
             self.timer_entry.cancel()
         if self.beater is None:
+            BOARD.open()
             self.beater = Beater(consumer.hostname, known_tasks(consumer.app))
         turned = self.turned(consumer)
         turned()
@@ -105,6 +108,12 @@ class Heartbeat(bootsteps.StartStopStep):
         return turned
 
 
+def held_here() -> list[Held]:
+    """The runs of this worker, read from another thread than the one that changes them."""
+    requests: Any = state.active_requests
+    return held_by(request for ref in tuple(requests.data) if (request := ref()))
+
+
 def known_tasks(app: Any) -> list[str]:
     return sorted(name for name in app.tasks if not name.startswith("celery."))
 
@@ -122,6 +131,8 @@ class Beater:
         self._thread = threading.Thread(target=self._work, name="heartbeat", daemon=True)
         self._reachable: bool | None = None
         self._relays = RelayWatch()
+        self._renewer = Renewer(held_here)
+        self._beats_at = 0.0
 
     def start(self) -> None:
         if not self._thread.is_alive():
@@ -157,13 +168,26 @@ class Beater:
             while not self._ending:
                 # Cleared first: a flag that is set during the beat makes the next one come at once.
                 self._awake.clear()
+                self._renew()
                 # A draining worker has no loop any more, but its runs are alive.
-                if self.draining or not self.turning.hangs:
+                if self._is_due and (self.draining or not self.turning.hangs):
                     self._beat()
-                self._awake.wait(BEAT_S)
+                self._awake.wait(self._renewer.pause_s)
             self._say_goodbye()
 
+    def _renew(self) -> None:
+        """The leases of what runs here; before the beat, because more depends on it."""
+        try:
+            self._renewer.turn()
+        except (DatabaseError, InterfaceError) as error:
+            self._note_outage(error)
+
+    @property
+    def _is_due(self) -> bool:
+        return self.draining or time.monotonic() >= self._beats_at
+
     def _beat(self) -> None:
+        self._beats_at = time.monotonic() + BEAT_S - 0.1
         try:
             beat(self.vitals())
             self._relays.check()

@@ -124,7 +124,7 @@ def contained() -> Iterator[None]:
     if not connection.in_atomic_block:
         yield
         return
-    savepoint = connection.savepoint()
+    savepoint = str(connection.savepoint())
     try:
         yield
     except BaseException:

@@ -106,7 +106,7 @@ class KeysetChangeList(ChangeList):
     @cached_property
     def looked_back_to(self) -> datetime | None:
         """When the first job beyond a cut page was accepted; None when the cut was upwards."""
-        if not self.page.cut or self.page.older == self.place.at:
+        if not self.page.cut or self.page.older in (None, self.place.at):
             return None
         beyond = Job.objects.filter(seq=self.page.older).values_list("created_at", flat=True)
         return beyond.first()

@@ -341,6 +341,8 @@ class Claim:
     priority: int
     checkpoint: Any
     waited_s: float
+    dispatch_no: int = 0
+    lease_s: float = 0.0
 
 
 def claim(
@@ -359,10 +361,82 @@ def claim(
         " AND (start_by IS NULL OR start_by >= clock_timestamp() OR started_at IS NOT NULL)"
         " RETURNING id, fence, task, queue, tenant, coalesce(idempotency_key, former_key), payload,"
         " headers, attempts, crashes, priority, checkpoint,"
-        " extract(epoch FROM clock_timestamp() - run_at)::float8",
-        [worker, release, lease_s, job_id, dispatch_no],
+        " extract(epoch FROM clock_timestamp() - run_at)::float8, dispatch_no, %s::float8",
+        [worker, release, lease_s, job_id, dispatch_no, lease_s],
     )
     return Claim(*rows[0]) if rows else None
+
+
+# --- while it runs: every write carries the fence ----------------------------------------
+
+
+def checkpoint(job_id: UUID, fence: int, data: str) -> bool:
+    return bool(
+        execute(f"UPDATE tasks_job SET checkpoint = %s::json{OF_MINE}", [data, job_id, fence])
+    )
+
+
+def progress(job_id: UUID, fence: int, data: str) -> bool:
+    return bool(
+        execute(f"UPDATE tasks_job SET progress = %s::json{OF_MINE}", [data, job_id, fence])
+    )
+
+
+# Locks the row against whoever would take the job away, until the write beside it is done.
+HELD_BY_ME = (
+    "WITH mine AS MATERIALIZED (SELECT id FROM tasks_job"
+    " WHERE id = %s AND state = 'running' AND fence = %s FOR SHARE)"
+)
+
+
+def emit(job_id: UUID, fence: int, seq: int, data: str) -> bool:
+    """True as well when an earlier run emitted this ``seq``; its data stays."""
+    rows = fetch(
+        f"{HELD_BY_ME}, written AS (INSERT INTO tasks_output (job_id, seq, data, at)"
+        " SELECT id, %s, %s::json, clock_timestamp() FROM mine ON CONFLICT DO NOTHING)"
+        " SELECT 1 FROM mine",
+        [job_id, fence, seq, data],
+    )
+    return bool(rows)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A step as this run finds it. Neither done nor ambiguous: it has just begun."""
+
+    is_done: bool
+    is_ambiguous: bool
+    result: Any
+
+
+def begin_step(job_id: UUID, fence: int, name: str) -> Begun | None:
+    """Record that the step begins, or find what is known of it. None: the job is not ours."""
+    rows = fetch(
+        f"{HELD_BY_ME}, known AS (SELECT done_at, result FROM tasks_step"
+        " WHERE job_id = %s AND name = %s),"
+        " begun AS (INSERT INTO tasks_step (job_id, name, fence, begun_at)"
+        " SELECT id, %s, %s, clock_timestamp() FROM mine ON CONFLICT DO NOTHING)"
+        " SELECT known.done_at IS NOT NULL, EXISTS (SELECT FROM known), known.result"
+        " FROM mine LEFT JOIN known ON true",
+        [job_id, fence, job_id, name, name, fence],
+    )
+    if not rows:
+        return None
+    is_done, is_known, result = rows[0]
+    return Begun(is_done, is_known and not is_done, result)
+
+
+def end_step(job_id: UUID, fence: int, name: str, result: str) -> bool:
+    rows = fetch(
+        f"{HELD_BY_ME} UPDATE tasks_step s SET done_at = clock_timestamp(), fence = %s,"
+        " result = %s::json FROM mine WHERE s.job_id = mine.id AND s.name = %s"
+        " AND s.done_at IS NULL RETURNING 1",
+        [job_id, fence, fence, result, name],
+    )
+    return bool(rows)
+
+
+# --- settle -------------------------------------------------------------------------------
 
 
 # An ending run and its attempt are one statement. `mine` is empty for a stale fence.
@@ -488,10 +562,53 @@ def look(job_id: UUID, fence: int) -> Ownership | None:
     return Ownership(rows[0][0]) if rows else None
 
 
-def crash(job_id: UUID, fence: int, *, max_crashes: int, reason: str) -> str | None:
+def renew(runs: Sequence[tuple[UUID, int]], *, lease_s: float) -> dict[UUID, bool]:
+    """Renew the leases of these runs, each a job and its dispatch number.
+
+    Answers for those that still own their job, whether a cancel is requested. An expired lease
+    that nobody rescued lives again.
+    """
+    if not runs:
+        return {}
+    return dict(
+        fetch(
+            "UPDATE tasks_job j SET lease_expires_at = clock_timestamp() + %s * interval '1 second'"
+            " FROM unnest(%s::uuid[], %s::int[]) AS mine(id, dispatch_no)"
+            " WHERE j.id = mine.id AND j.dispatch_no = mine.dispatch_no AND j.state = 'running'"
+            " RETURNING j.id, j.cancel_requested_at IS NOT NULL",
+            [lease_s, [run[0] for run in runs], [run[1] for run in runs]],
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Expired:
+    """A run whose lease has run out."""
+
+    id: UUID
+    fence: int
+    task: str
+    queue: str
+    worker: str
+
+
+def expired_leases(limit: int) -> list[Expired]:
+    """Oldest first. Only a look: ``crash`` decides."""
+    rows = fetch(
+        "SELECT id, fence, task, queue, worker FROM tasks_job WHERE state = 'running'"
+        " AND lease_expires_at < clock_timestamp() ORDER BY lease_expires_at LIMIT %s",
+        [limit],
+    )
+    return [Expired(*row) for row in rows]
+
+
+def crash(
+    job_id: UUID, fence: int, *, max_crashes: int, reason: str, expired_only: bool = False
+) -> str | None:
     """The process of a run died: queued again, or a dead letter at ``max_crashes``.
 
-    The new state; None when the run had settled before or somebody else saw it first.
+    The new state; None when the run had settled or (``expired_only``) renewed before, or
+    somebody else saw it first.
     """
     rows = fetch(
         "UPDATE tasks_job SET crashes = crashes + 1, lease_expires_at = NULL, due = true,"
@@ -502,10 +619,11 @@ def crash(job_id: UUID, fence: int, *, max_crashes: int, reason: str) -> str | N
         " dead_letter = cancel_requested_at IS NULL AND crashes + 1 >= %s,"
         " error_type = 'WorkerLost', error_message = %s, error_traceback = '',"
         " finished_at = CASE WHEN cancel_requested_at IS NOT NULL OR crashes + 1 >= %s"
-        f" THEN clock_timestamp() END{OF_MINE} RETURNING state",
+        f" THEN clock_timestamp() END{OF_MINE}"
+        " AND (NOT %s OR lease_expires_at < clock_timestamp()) RETURNING state",
         [
             max_crashes, max_crashes, Failure.AMBIGUOUS if max_crashes == 1 else Failure.POISON,
-            max_crashes, storable(reason), max_crashes, job_id, fence,
+            max_crashes, storable(reason), max_crashes, job_id, fence, expired_only,
         ],
     )  # fmt: skip
     return rows[0][0] if rows else None

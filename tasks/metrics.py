@@ -10,6 +10,9 @@ SETTLED = Counter("tasks_settled", "Runs that ended, by outcome.", ["queue", "ta
 REFUSED = Counter("tasks_refused_writes", "Writes of a run that had lost its job.", ["operation"])
 
 
+RESCUED = Counter("tasks_rescued", "Runs whose lease expired.", ["queue", "task"])
+
+
 def accepted(queue: str, task: str) -> None:
     ACCEPTED.labels(queue, task).inc()
 
@@ -24,3 +27,7 @@ def settled(queue: str, task: str, outcome: str) -> None:
 
 def refused_write(operation: str) -> None:
     REFUSED.labels(operation).inc()
+
+
+def rescued(queue: str, task: str) -> None:
+    RESCUED.labels(queue, task).inc()

@@ -198,6 +198,42 @@ class Attempt(models.Model):
         return f"attempt {self.number}: {self.outcome}"
 
 
+class Step(models.Model):
+    """Part of a job that is done once: begun, and later done with its result."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="steps", db_index=False)
+    name = models.CharField(max_length=255)
+    fence = models.IntegerField()
+    begun_at = models.DateTimeField(db_default=Now())
+    done_at = models.DateTimeField(null=True)
+    result = JsonField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["job", "name"], name="tasks_step_once_per_job")
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Output(models.Model):
+    """A row that a job emitted for a reader, in the order of ``seq``."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="outputs", db_index=False)
+    seq = models.BigIntegerField()
+    data = JsonField()
+    at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["job", "seq"], name="tasks_output_once_per_seq")
+        ]
+
+    def __str__(self) -> str:
+        return f"output {self.seq}"
+
+
 class OperatorAction(models.Model):
     """Who cancelled, replayed or dismissed a job, and why."""
 
@@ -223,6 +259,8 @@ class Worker(models.Model):
     capacity = models.IntegerField()
     busy = models.IntegerField(db_default=0)
     draining = models.BooleanField(db_default=False)
+    # Jobs that were unfinished when it drained, each given back.
+    given_back = models.JSONField(null=True)
     started_at = models.DateTimeField(db_default=Now())
     last_beat = models.DateTimeField(db_default=Now())
     stopped_at = models.DateTimeField(null=True)

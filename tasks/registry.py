@@ -6,6 +6,7 @@ so whoever asks for a task by name asks here.
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -41,7 +42,23 @@ def plain_tasks() -> list[str]:
     )
 
 
-@cache
 def import_task_modules() -> None:
-    """Celery's own autodiscovery and ``imports``, once."""
+    """Celery's own autodiscovery and ``imports``, once.
+
+    Celery runs Django's system checks on the way, and ours ask for the tasks again.
+    """
+    if _is_importing.get():
+        return
+    token = _is_importing.set(True)
+    try:
+        import_once()
+    finally:
+        _is_importing.reset(token)
+
+
+@cache
+def import_once() -> None:
     current_app.loader.import_default_modules()
+
+
+_is_importing: ContextVar[bool] = ContextVar("tasks_is_importing", default=False)

@@ -22,7 +22,8 @@ from tasks.dispatch import BATCH, Pace, Slots
 from tasks.enqueue import uuid7
 from tasks.listen import Listener
 from tasks.publish import Publisher
-from tasks.topology import Queue
+from tasks.rescue import rescue
+from tasks.topology import LEASE_S, Queue
 from tasks.wiring import release, topology
 
 log = structlog.get_logger(__name__)
@@ -46,6 +47,7 @@ class Relay:
         self.stopping = threading.Event()
         self.sleeping = False
         self.beat_at = self.housekeeping_at = 0.0
+        self.rescues_at = time.monotonic() + LEASE_S
         self.slots: dict[str, Slots] = {}
         self.paces: defaultdict[str, Pace] = defaultdict(Pace)
         self.blocked = False
@@ -93,6 +95,8 @@ class Relay:
             return
         self.slots = fleet.slots()
         ledger.stage_due(BATCH * 5)
+        if now >= self.rescues_at:
+            rescue(BATCH)
         for job_id, queue in ledger.expire(BATCH * 5):
             log.warning("job_expired", job_id=str(job_id), queue=queue)
         if not self.publisher.is_away:
@@ -151,6 +155,8 @@ class Relay:
             connection.close()
         self.sleeping = False
         self.beat_at = self.housekeeping_at = 0.0
+        # Those who renew were cut off as well: they get the time to come back.
+        self.rescues_at = time.monotonic() + LEASE_S
         self.stopping.wait(pause_s)
 
     def stop(self) -> None:

@@ -15,15 +15,8 @@ from celery.backends.base import BaseBackend
 from celery.exceptions import Retry
 from django.db import DatabaseError
 
-from tasks import ledger, links, wake
-from tasks.execute import (
-    job_id_of,
-    settle_failed,
-    settle_lost,
-    settle_retry,
-    settle_succeeded,
-    settle_terminated,
-)
+from tasks import ledger, links, settle, wake
+from tasks.adopt import job_id_of
 from tasks.ledger import OutcomeOf
 from tasks.run import NO_RUN, Run, current_run
 from tasks.safe_result import safe_result
@@ -47,6 +40,7 @@ PROGRESS_MAX_BYTES = 16 * 1024
 class LedgerBackend(BaseBackend):
     """``of_jobs``: asked for jobs only. The backend of an app is asked for plain tasks too."""
 
+    app: Any
     persistent = True
     supports_autoexpire = True
 
@@ -65,15 +59,15 @@ class LedgerBackend(BaseBackend):
         state: str = states.SUCCESS,
     ) -> None:
         run = run_of(task_id)
-        if run is not None:
-            settle_succeeded(run, result, keeps=store_result)
+        if run is not None and not run.settled:
+            settle.succeeded(run, result, keeps=store_result)
 
     def mark_as_retry(
         self, task_id: str, exc: Any, traceback: Any = None, *args: Any, **kwargs: Any
     ) -> None:
         run = run_of(task_id)
         if run is not None:
-            settle_retry(run, run.retry or Retry(exc=exc), traceback)
+            settle.retry(run, run.retry or Retry(exc=exc), traceback)
 
     def mark_as_failure(
         self,
@@ -87,19 +81,19 @@ class LedgerBackend(BaseBackend):
     ) -> None:
         run = run_of(task_id)
         if run is not None:
-            failed = settle_failed(run, exc, traceback)
+            failed = settle.failed(run, exc, traceback)
         elif is_of_a_job(request):
             failed = self.mark_as_lost(task_id, exc, request)
         else:
             failed = True  # a plain task: only its errbacks matter
         if failed and request is not None and call_errbacks and request.errbacks:
-            self._call_task_errbacks(request, exc, traceback)
+            self._call_task_errbacks(request, exc, traceback)  # type: ignore[attr-defined]
 
     def mark_as_lost(self, task_id: str, exc: BaseException, request: Any) -> bool:
         """In the parent of a pool: its child is gone. True: the job has failed."""
         job_id, task = job_id_of(task_id), self.app.tasks[request.task]
         try:
-            if not settle_lost(job_id, request.dispatch_no, task, exc):
+            if not settle.lost(job_id, request.dispatch_no, task, exc):
                 return False
             carried = links.restored(ledger.headers_of(job_id).get("celery", {}))
             request.errbacks = carried.get("errbacks")
@@ -119,12 +113,12 @@ class LedgerBackend(BaseBackend):
         """In the parent of a pool: a run was terminated on request."""
         if is_of_a_job(request):
             try:
-                settle_terminated(job_id_of(task_id), request.dispatch_no, reason)
+                settle.terminated(job_id_of(task_id), request.dispatch_no, reason)
             except DatabaseError as error:
                 log.error("settle_failed", job_id=task_id, error=str(error))
 
     def store_result(
-        self, task_id: str, result: Any, state: str, *args: Any, **kwargs: Any
+        self, task_id: str, result: Any, state: str | None, *args: Any, **kwargs: Any
     ) -> Any:
         """``update_state`` of the run itself; custom states of plain tasks are not kept."""
         run = run_of(task_id)

@@ -6,23 +6,48 @@ Outside a job everything here is inert, so a task stays a plain function in unit
 from __future__ import annotations
 
 import hashlib
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 from uuid import UUID
 
 from celery.exceptions import Retry
+from django.db import connection
 
-from tasks import ledger
-from tasks.errors import Cancelled, LeaseLost
+from tasks import ledger, metrics
+from tasks.board import BOARD, Word
+from tasks.errors import Cancelled, Draining, InvalidPayload, LeaseLost
 from tasks.ledger import Claim
 from tasks.links import Followers
+from tasks.payload import MAX_PAYLOAD_BYTES
+from tasks.strict_json import check_json, dumps
 
-# Seconds between two looks at the ledger, however often a body calls check().
+# Seconds between two looks at the ledger where no worker renews leases, however often a body
+# calls check().
 CHECK_EVERY_S = 1.0
+# Part of a lease without a successful renewal after which a run stops by itself: two renewals
+# have failed, and a third of the lease is left to notice.
+STOPS_AFTER_LEASES = 2 / 3
+# Seconds between two writes of the progress; the last one (done == total) is always written.
+PROGRESS_EVERY_S = 0.5
+MESSAGE_MAX = 500  # characters of a progress message
+
+
+@dataclass(frozen=True)
+class Step:
+    """Told to the function of a step that wants to know.
+
+    ``ambiguous``: an earlier run began this step and nobody knows whether it was done. Ask the
+    downstream before doing it again.
+    """
+
+    name: str
+    ambiguous: bool
 
 
 @dataclass
@@ -37,7 +62,12 @@ class Run:
     started: bool = False
     followers: Followers | None = None  # what is accepted with the success of this run
     deadline: float | None = None  # time.monotonic() of the hard time limit
-    checked_at: float = 0.0
+    claimed_at: float = field(default_factory=time.monotonic)
+    looked_at: float = 0.0
+    reported_at: float = 0.0
+    transactions: int = 0  # open around the body
+
+    # --- who I am ---------------------------------------------------------------------
 
     @property
     def job_id(self) -> UUID | None:
@@ -60,21 +90,94 @@ class Run:
     def tenant(self) -> str:
         return self.claim.tenant
 
+    @property
+    def last_checkpoint(self) -> Any:
+        """What the latest ``checkpoint`` of any run of this job kept; None without one."""
+        return self.claim.checkpoint
+
+    def downstream_key(self, name: str) -> str:
+        """The same for every run of this job: pass it on, and the downstream sees a repeat."""
+        return hashlib.sha256(f"{self.claim.id}:{name}".encode()).hexdigest()[:32]
+
+    # --- should I go on? --------------------------------------------------------------
+
     def check(self) -> None:
-        """Raise Cancelled when that was asked for, LeaseLost when another may own the job."""
+        """Call it where stopping is safe. Costs no round trip on a worker.
+
+        Raises Cancelled when that was asked for, LeaseLost when another may own the job,
+        Draining when the worker stops. Let them rise.
+        """
+        if BOARD.is_open:
+            self.check_board()
+        else:
+            self.check_ledger()
+
+    def check_board(self) -> None:
+        notice = BOARD.read(self.claim.id, self.claim.dispatch_no)
+        word = notice.word if notice else Word.NOTHING
+        renewed_at = max(self.claimed_at, notice.renewed_at if notice else 0.0)
+        if word == Word.LOST:
+            raise LeaseLost("another run may own the job by now")
+        if time.monotonic() - renewed_at > self.claim.lease_s * STOPS_AFTER_LEASES:
+            raise LeaseLost("the lease could not be renewed")
+        if word == Word.CANCEL:
+            raise Cancelled("cancel was requested")
+        if BOARD.is_draining:
+            raise Draining("the worker stops")
+
+    def check_ledger(self) -> None:
         now = time.monotonic()
-        if now - self.checked_at < CHECK_EVERY_S:
+        if now - self.looked_at < CHECK_EVERY_S:
             return
-        self.checked_at = now
+        self.looked_at = now
         owned = ledger.look(self.claim.id, self.claim.fence)
         if owned is None:
             raise LeaseLost("this run no longer owns its job")
         if owned.cancel_requested:
             raise Cancelled("cancel was requested")
 
-    def downstream_key(self, name: str) -> str:
-        """The same for every run of this job: pass it on, and the downstream sees a repeat."""
-        return hashlib.sha256(f"{self.claim.id}:{name}".encode()).hexdigest()[:32]
+    # --- what survives me -------------------------------------------------------------
+
+    def checkpoint(self, data: Any) -> None:
+        """Keep where the work stands; the next run finds it in ``last_checkpoint``."""
+        self.require(ledger.checkpoint(self.claim.id, self.fence, stored(data, "checkpoint")))
+
+    def progress(self, done: int, total: int | None = None, message: str = "") -> None:
+        """For people who watch. Written at most twice a second, and at the end."""
+        now = time.monotonic()
+        if now - self.reported_at < PROGRESS_EVERY_S and done != total:
+            return
+        self.reported_at = now
+        data = {"done": done, "total": total, "message": message[:MESSAGE_MAX]}
+        self.require(ledger.progress(self.claim.id, self.fence, stored(data, "progress")))
+
+    def emit(self, seq: int, data: Any) -> None:
+        """An output row, once per job and ``seq``: a second run shows a reader nothing twice."""
+        self.require(ledger.emit(self.claim.id, self.fence, seq, stored(data, "output")))
+
+    def step(self, name: str, function: Callable[..., Any]) -> Any:
+        """Do it once: the result is kept, and every later run gets it without the call.
+
+        That it began is recorded before. ``function`` may take a Step, to see whether an
+        earlier run began it too. Raises RuntimeError inside a transaction of the body, whose
+        rollback would take that record along.
+        """
+        if open_transactions() > self.transactions:
+            raise RuntimeError(f"step {name!r} inside a transaction: its record could be lost")
+        begun = ledger.begin_step(self.claim.id, self.fence, name)
+        if begun is None:
+            raise LeaseLost("this run no longer owns its job")
+        if begun.is_done:
+            return begun.result
+        step = Step(name, ambiguous=begun.is_ambiguous)
+        result = stored(function(step) if takes_step(function) else function(), f"step {name!r}")
+        self.require(ledger.end_step(self.claim.id, self.fence, name, result))
+        return json.loads(result)
+
+    def require(self, happened: bool) -> None:
+        if not happened:
+            metrics.refused_write("run")
+            raise LeaseLost("this run no longer owns its job")
 
 
 class NoRun(Run):
@@ -92,6 +195,20 @@ class NoRun(Run):
 
     def downstream_key(self, name: str) -> str:
         return f"no-job:{name}"
+
+    def checkpoint(self, data: Any) -> None:
+        stored(data, "checkpoint")
+
+    def progress(self, done: int, total: int | None = None, message: str = "") -> None:
+        return
+
+    def emit(self, seq: int, data: Any) -> None:
+        stored(data, "output")
+
+    def step(self, name: str, function: Callable[..., Any]) -> Any:
+        step = Step(name, ambiguous=False)
+        result = function(step) if takes_step(function) else function()
+        return json.loads(stored(result, f"step {name!r}"))
 
 
 NO_CLAIM = Claim(UUID(int=0), 0, "", "", "", "", None, None, 0, 0, 0, None, 0.0)
@@ -112,3 +229,26 @@ def active(run: Run) -> Iterator[Run]:
         yield run
     finally:
         _active.reset(token)
+
+
+def open_transactions() -> int:
+    """How deep the connection is in transactions and savepoints."""
+    return int(connection.in_atomic_block) + len(connection.savepoint_ids)
+
+
+def takes_step(function: Callable[..., Any]) -> bool:
+    """Whether it can be called with one positional argument."""
+    try:
+        signature(function).bind(None)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def stored(data: Any, what: str) -> str:
+    """As JSON; what a body keeps is refused like a payload when JSON cannot hold it."""
+    check_json(data, path=what)
+    text = dumps(data)
+    if len(text.encode()) > MAX_PAYLOAD_BYTES:
+        raise InvalidPayload(f"larger than {MAX_PAYLOAD_BYTES} bytes", path=what, too_large=True)
+    return text

@@ -30,15 +30,18 @@ from tasks.results import LedgerBackend
 from tasks.run import NO_RUN, current_run
 
 
-class LedgerTask(Task):
+class LedgerTask(Task[Any, Any]):
     """Base of every task that must not be lost.
 
     ``key``: template of the idempotency key, as ``"capture:{order_id}"``.
     ``unique``: ``"always"`` (a key names one intent while its row lives) or ``"unfinished"``.
     ``dedupe_window``: seconds in which equal calls without a key are one job.
     ``sensitive``: names of arguments that are masked wherever people look.
-    ``api``: whether API clients may enqueue it. ``max_crashes``: process deaths until it is
-    a dead letter; 1 for work that must not be tried twice.
+    ``api``: whether API clients may enqueue it.
+    ``atomic``: body and success commit in one transaction: its effects in this database happen
+    exactly once.
+    ``max_crashes``: process deaths until it is a dead letter; 1 for work that must not be tried
+    twice.
     """
 
     abstract = True
@@ -49,6 +52,7 @@ class LedgerTask(Task):
     dedupe_window: float | None = None
     sensitive: tuple[str, ...] = ()
     api = False
+    atomic = False
     max_crashes = 3
 
     # The message is acknowledged when the run is settled, whatever its outcome.
@@ -81,7 +85,7 @@ class LedgerTask(Task):
         return self.own_queue or routed_queue(self)
 
     @property
-    def priority(self) -> int | None:
+    def priority(self) -> int | None:  # type: ignore[override]  # taken in __init_subclass__
         given = self.own_priority
         return self.app.conf.task_default_priority if given is None else given
 
@@ -178,7 +182,7 @@ class LedgerTask(Task):
         self,
         args: Any = None,
         kwargs: Any = None,
-        exc: BaseException | None = None,
+        exc: Exception | None = None,
         throw: bool = True,
         eta: datetime | None = None,
         countdown: float | None = None,
@@ -201,7 +205,7 @@ class LedgerTask(Task):
                 task_args=self.request.args,
                 task_kwargs=self.request.kwargs,
             )
-        delay = self.default_retry_delay if countdown is None else countdown
+        delay: Any = self.default_retry_delay if countdown is None else countdown
         run.retry = Retry(exc=exc, when=moment(self.app, eta, None) or delay)
         if throw:
             raise run.retry
@@ -224,7 +228,7 @@ class LedgerTask(Task):
             "task.apply_async(..., link=next.s())"
         )
 
-    @property
+    @property  # type: ignore[override]  # a subclass of Celery's Backend, but not in its stubs
     def backend(self) -> LedgerBackend:
         """Results are read from the ledger, whatever ``result_backend`` plain tasks use."""
         if self._ledger_backend is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery import Celery
 
-from tasks import connections, heartbeat, redis_transport, worker_options
+from tasks import connections, drain, heartbeat, redis_transport, worker_options
 from tasks.calls import send_jobs_to_the_ledger
 
 DEFAULTS = {
@@ -27,4 +27,5 @@ def install(app: Celery) -> None:
     redis_transport.install()
     connections.install(app)
     worker_options.install(app)
+    drain.install(app)
     app.steps["consumer"].add(heartbeat.Heartbeat)

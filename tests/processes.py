@@ -204,6 +204,3 @@ def wait_until[T](
         if time.monotonic() > ends_at:
             raise AssertionError(f"not within {within_s:g} s: {what or claim.__name__}")
         time.sleep(every_s)
-
-
-

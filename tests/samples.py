@@ -78,7 +78,7 @@ app = Celery("samples", set_as_current=False)
 
 def signature(function: Callable[..., object], **options: Any) -> Signature:
     options.setdefault("name", f"{function.__name__}.{uuid4()}")
-    return signature_of(app.task(**options)(function))
+    return signature_of(app.task(shared=False, **options)(function))
 
 
 def taking(annotation: object) -> Signature:

@@ -80,7 +80,7 @@ class Bench:
         """Nothing is left of the round before."""
         self.broker.flushdb()
         with self.stack.connect() as connection:
-            connection.execute("TRUNCATE tasks_job, tasks_attempt, tasks_operatoraction")
+            connection.execute("TRUNCATE tasks_job CASCADE")
             connection.execute("DELETE FROM tasks_worker")
 
     def done(self) -> int:

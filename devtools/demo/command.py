@@ -63,7 +63,9 @@ def main(argv: Sequence[str]) -> int:
     try:
         orders = read_orders(given.orders)
     except BadFile as problem:
-        Console(stderr=True, highlight=False).print(f"error: {problem}", style="red", markup=False)
+        Console(stderr=True, highlight=False).print(
+            f"error: {problem}", style="red", markup=False, soft_wrap=True
+        )
         return 2
     return run(given, console, orders)
 

@@ -166,9 +166,7 @@ def test_with_the_broker_away_accepting_goes_on_and_all_runs_when_it_is_back(
             assert sorted(times_s)[len(times_s) // 2] < 0.1
             mover.wait_for("broker_away")
             proxy.pass_on()
-            wait_until(
-                lambda: Job.objects.filter(state=State.SUCCEEDED).count() == 21, within_s=30
-            )
+            wait_until(lambda: Job.objects.filter(state=State.SUCCEEDED).count() == 21, within_s=30)
             assert process.is_running
     assert sorted(trace.notes) == sorted(f"keyed {number}" for number in range(21))
 

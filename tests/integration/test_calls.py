@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -21,6 +23,7 @@ from tasks.models import Job
 from tasks.task import LedgerTask
 from tasks.testing import run_jobs
 from tests.habits import habit
+from tests.processes import environment
 from tests.shop import tasks as shop
 
 pytestmark = pytest.mark.django_db
@@ -136,6 +139,34 @@ def test_send_task_takes_countdown_eta_and_id_by_position_too() -> None:
 def test_send_task_refuses_what_apply_async_refuses() -> None:
     with pytest.raises(TypeError, match="exchange is not supported by LedgerTask: name a queue"):
         app.send_task("tests.shop.tasks.add", [1], exchange="elsewhere")
+
+
+SENDER = """
+import django
+django.setup()
+from project.celery import app
+print(app.send_task("tests.shop.tasks.add", [1]).id)
+"""
+
+
+@habit("send_task")
+@pytest.mark.django_db(transaction=True)
+def test_send_task_finds_a_task_whose_module_the_caller_has_not_imported() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SENDER],
+        env=environment(), capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout.split()[-1] == str(only_job().id)
+
+
+@habit("send_task of an unknown name")
+def test_a_name_that_nobody_knows_here_is_published_for_a_worker_that_does() -> None:
+    result = app.send_task("elsewhere.task", [1], queue="elsewhere")
+    with app.connection_for_read() as connection:
+        message = connection.SimpleQueue("elsewhere").get(timeout=5)
+        message.ack()
+    assert (message.headers["task"], message.headers["id"]) == ("elsewhere.task", result.id)
+    assert not Job.objects.exists()
 
 
 @habit("task name")
@@ -392,7 +423,7 @@ def test_saving_a_group_result_names_what_to_keep() -> None:
     "call",
     [
         lambda: chord([shop.add.s(1), shop.add.s(2)])(shop.note.s()),
-        lambda: (group(shop.add.s(1), shop.add.s(2)) | shop.note.s()).delay(),
+        (group(shop.add.s(1), shop.add.s(2)) | shop.note.s()).delay,
         lambda: chord([shop.plain_add.s(1, 1)])(shop.note.s()),
     ],
 )
@@ -645,5 +676,3 @@ def test_celerys_own_log_records_do_not_hold_sensitive_arguments(
     for record in caplog.records:
         assert "4111222233334444" not in str(vars(record).get("data", ""))
         assert "4111222233334444" not in record.getMessage()
-
-

@@ -158,7 +158,7 @@ def test_a_message_without_job_id_and_dispatch_number_is_no_job_of_ours(
 
 
 def test_what_a_taken_message_raises_is_not_its_fault() -> None:
-    message = bad_message('[[], {}, {}]', headers())
+    message = bad_message("[[], {}, {}]", headers())
     handle = handler_of(Consumer, on_task_request=Mock(side_effect=KeyError("a bug elsewhere")))
     with pytest.raises(KeyError, match="a bug elsewhere"):
         handle(message)

@@ -52,7 +52,7 @@ def test_a_job_revoked_with_no_worker_up_never_runs() -> None:
         for _ in range(2):  # "and restart the worker"
             with worker(*LEDGER_TASKS, env=corner.env), relay(env=corner.env):
                 alive = trace.delay("alive")
-                wait_until(lambda: alive.ready(), within_s=30, what="a later job runs")  # noqa: B023
+                wait_until(alive.ready, within_s=30, what="a later job runs")
         assert notes.notes == ["alive", "alive"]
     assert {result.status for result in revoked} == {"REVOKED"}
     actions = OperatorAction.objects.values_list("action", "actor")
@@ -128,6 +128,12 @@ def test_revoke_works_inside_a_running_event_loop(no_broker: NoBroker) -> None:
 
     asyncio.run(revoke())
     assert result.status == "REVOKED"
+
+
+@habit("revoke_by_stamped_headers")
+def test_revoking_by_stamps_is_refused() -> None:
+    with pytest.raises(TypeError, match="revoke their ids"):
+        app.control.revoke_by_stamped_headers({"batch": "b-1"})
 
 
 @habit("celery control revoke")

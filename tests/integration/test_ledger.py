@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -16,6 +17,7 @@ from tasks.ledger import Dispatched, ErrorReport
 from tasks.models import Attempt, Job, OperatorAction
 from tasks.states import TERMINAL, TRANSITIONS, Failure, State
 from tests.ledger_tasks import trace
+from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db
 ERROR = ErrorReport.of("ValueError", "no", "traceback")
@@ -67,7 +69,7 @@ WRITERS: dict[str, Callable[[Job], Any]] = {
     "dispatch_here": lambda job: ledger.dispatch_here(job.id),
     "dispatch_again": lambda job: ledger.dispatch_again(job.queue, -1.0, 10),
     "undispatch": lambda job: ledger.undispatch([of(job)]),
-    "expire": lambda job: ledger.expire(10),
+    "expire": lambda _: ledger.expire(10),
     "claim": lambda job: ledger.claim(job.id, job.dispatch_no, worker="", release="", lease_s=9),
     "succeed": lambda job: succeed(job.id, job.fence),
     "retry": lambda job: ledger.retry(job.id, job.fence, delay_s=5, error=ERROR),
@@ -205,6 +207,32 @@ def test_a_replay_is_refused_when_a_younger_job_owns_the_key() -> None:
     assert not ledger.replay(old.id, actor="ann", reason="fixed")
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_replay_loses_to_a_younger_job_that_takes_the_key_at_that_moment() -> None:
+    old = job_in(State.FAILED)
+    assert ledger.free_key(old.id)
+    with ThreadPoolExecutor(1) as other:
+        with transaction.atomic():
+            enqueue(trace, {"note": "young"}, key=old.idempotency_key)
+            replayed = other.submit(replay_in_a_transaction, old.id)
+            wait_until(somebody_waits_for_a_lock, within_s=10)
+        assert replayed.result(10) == (False, State.FAILED)
+
+
+def replay_in_a_transaction(job_id: UUID) -> tuple[bool, str]:
+    """The answer, and what the caller's own transaction can still read after it."""
+    try:
+        with transaction.atomic():
+            replayed = ledger.replay(job_id, actor="ann", reason="fixed")
+            return replayed, Job.objects.get(id=job_id).state
+    finally:
+        connection.close()
+
+
+def somebody_waits_for_a_lock() -> bool:
+    return bool(ledger.fetch("SELECT 1 FROM pg_locks WHERE NOT granted", []))
+
+
 def test_a_dismissed_dead_letter_stays_failed() -> None:
     job = job_in(State.FAILED)
     assert ledger.dismiss(job.id, actor="ann", reason="known")
@@ -252,8 +280,8 @@ def test_looking_for_work_never_touches_finished_rows() -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO tasks_job (id, task, queue, idempotency_key, fingerprint, payload, state,"
-            " finished_at) SELECT gen_random_uuid(), 't', 'default', n::text, '', '{}', 'succeeded',"
-            " now() FROM generate_series(1, 20000) n"
+            " finished_at) SELECT gen_random_uuid(), 't', 'default', n::text, '', '{}',"
+            " 'succeeded', now() FROM generate_series(1, 20000) n"
         )
         cursor.execute("ANALYZE tasks_job")
     job_in(State.QUEUED)

@@ -91,9 +91,7 @@ def test_a_run_that_lost_its_job_enqueues_nothing() -> None:
     assert claim is not None
     followers = Followers(shop.add.app, str(job_id), str(job_id), [dict(shop.note.si("x"))], [])
     stale = claim.fence - 1
-    assert not links.succeed(
-        job_id, stale, result="3", note="", followers=followers, value=3
-    )
+    assert not links.succeed(job_id, stale, result="3", note="", followers=followers, value=3)
     assert Job.objects.count() == 1
 
 
@@ -170,7 +168,7 @@ def test_an_errback_with_the_id_alone_is_a_job() -> None:
 def test_an_errback_with_request_and_error_is_called_in_the_worker() -> None:
     result = shop.fail.apply_async(link_error=shop.inspect_failure.s())
     assert len(run_jobs()) == 1
-    assert shop.SEEN == [("inspect_failure", result.id, "Unavailable")]
+    assert [("inspect_failure", result.id, "Unavailable")] == shop.SEEN
 
 
 @habit("link_error")

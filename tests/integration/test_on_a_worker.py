@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tasks.execute import job_id_of
+from tasks.adopt import job_id_of
 from tasks.models import Job, ParkedMessage
 from tests.broker import Corner, trace_table
 from tests.habits import habit

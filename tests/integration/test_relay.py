@@ -19,7 +19,8 @@ from devtools.proxy import FaultyProxy
 from tasks import ledger
 from tasks.dispatch import WINDOW_S, Load, Pace, Slots, room
 from tasks.enqueue import Item, enqueue, enqueue_many
-from tasks.models import Job, Relay as RelayRow, Worker
+from tasks.models import Job, Worker
+from tasks.models import Relay as RelayRow
 from tasks.publish import Publisher
 from tasks.relay import Relay
 from tasks.states import State
@@ -53,8 +54,8 @@ class Broker:
 
 
 @pytest.fixture
-def corner() -> Iterator[Corner]:
-    yield Corner()
+def corner() -> Corner:
+    return Corner()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Tasks as teams write them. Workers started with ``DJANGO_SETTINGS_MODULE=tests.settings`` know them.
+"""Tasks as teams write them; workers under ``tests.settings`` know them.
 
 What a run saw is left in ``SEEN`` (of this process) or returned.
 """
@@ -49,10 +49,10 @@ def note(text: str) -> str:
 def look_at_request(self: Any) -> dict[str, Any]:
     """Everything of ``self.request`` that people use."""
     request = self.request
-    names = (
-        ("id", "root_id", "parent_id", "retries", "headers", "delivery_info", "group")
-        + ("hostname", "args", "kwargs", "is_eager", "called_directly", "stamps", "priority")
-    )  # fmt: skip
+    names = [
+        *("id", "root_id", "parent_id", "retries", "headers", "delivery_info", "group"),
+        *("hostname", "args", "kwargs", "is_eager", "called_directly", "stamps"),
+    ]
     return {name: getattr(request, name, None) for name in names}
 
 

@@ -1,0 +1,117 @@
+"""Keeps the runs of a worker alive: one statement renews all leases and brings back the news.
+
+The parent renews for its live children, from a thread with a connection of its own, so a body
+that holds the GIL is not taken for dead. Runs that end before the first renewal pay nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from tasks import ledger, metrics
+from tasks.board import BOARD, Board, Notice, Word
+from tasks.topology import LEASE_S
+
+log = structlog.get_logger(__name__)
+
+# Renewed three times per lease: one renewal may fail and one may be late.
+RENEW_EVERY_S = LEASE_S / 3
+# A younger run ends most likely before its lease matters.
+YOUNGER_PAYS_NOTHING_S = RENEW_EVERY_S / 2
+# A run that missed its renewal has either just settled, and is gone from the worker's list in
+# a moment, or was taken away while this process was frozen.
+SETTLED_IS_GONE_AFTER_S = 0.5
+
+
+@dataclass(frozen=True)
+class Held:
+    """A run that this worker holds, as its message and its process say."""
+
+    job_id: UUID
+    dispatch_no: int
+    pid: int | None
+    since: float  # time.time()
+
+
+class Renewer:
+    """``held`` lists the runs of this worker that are alive now."""
+
+    def __init__(self, held: Callable[[], Iterable[Held]], board: Board = BOARD) -> None:
+        self.held = held
+        self.board = board
+        self.missed: dict[tuple[UUID, int], float] = {}
+        self.renews_at = 0.0
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds until the next turn."""
+        if self.missed:
+            return SETTLED_IS_GONE_AFTER_S
+        return max(0.0, min(RENEW_EVERY_S, self.renews_at - time.monotonic()))
+
+    def turn(self) -> None:
+        """Renew when it is time, and end what was lost. Raises DatabaseError."""
+        self.end_the_lost()
+        if time.monotonic() >= self.renews_at:
+            self.renews_at = time.monotonic() + RENEW_EVERY_S
+            self.renew()
+
+    def renew(self) -> None:
+        """On a DatabaseError nothing is posted, and the runs see the age of their renewal."""
+        old = [run for run in self.held() if time.time() - run.since >= YOUNGER_PAYS_NOTHING_S]
+        if not old and not self.missed:
+            return
+        asked_at = time.monotonic()
+        kept = ledger.renew([(run.job_id, run.dispatch_no) for run in old], lease_s=LEASE_S)
+        self.board.post([self.notice(run, kept, asked_at) for run in old])
+        self.note_missed(old, kept)
+
+    def notice(self, run: Held, kept: dict[UUID, bool], renewed_at: float) -> Notice:
+        cancelled = kept.get(run.job_id)
+        if cancelled is None:
+            return Notice(run.job_id, run.dispatch_no, 0.0, Word.LOST)
+        word = Word.CANCEL if cancelled else Word.NOTHING
+        return Notice(run.job_id, run.dispatch_no, renewed_at, word)
+
+    def note_missed(self, old: Sequence[Held], kept: dict[UUID, bool]) -> None:
+        now = time.monotonic()
+        lost = {(run.job_id, run.dispatch_no) for run in old if run.job_id not in kept}
+        self.missed = {key: self.missed.get(key, now) for key in lost}
+
+    def end_the_lost(self) -> None:
+        """End the process of every run that still goes on although its job has moved on."""
+        if not self.missed:
+            return
+        now = time.monotonic()
+        for run in self.held():
+            missed_at = self.missed.get((run.job_id, run.dispatch_no))
+            if missed_at is not None and now - missed_at >= SETTLED_IS_GONE_AFTER_S:
+                self.missed.pop((run.job_id, run.dispatch_no))
+                end(run)
+
+
+def end(run: Held) -> None:
+    metrics.refused_write("renew")
+    log.error("lost_run_ended", job_id=str(run.job_id), dispatch_no=run.dispatch_no, pid=run.pid)
+    if run.pid is not None and run.pid != os.getpid():
+        try:
+            os.kill(run.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+
+def held_by(requests: Iterable[Any]) -> list[Held]:
+    """The ledger's runs among the requests that Celery holds as active."""
+    return [
+        Held(UUID(request.id), number, request.worker_pid, request.time_start)
+        for request in tuple(requests)
+        if request.time_start and isinstance(number := request.request_dict.get("dispatch_no"), int)
+    ]

@@ -1,0 +1,152 @@
+"""How a run ends: one conditional statement, with the fence of the run.
+
+A statement that changes nothing means that the job has moved on without this run; that is
+counted and said, and nothing else happens.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback as tracebacks
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import structlog
+from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded
+from django.db import DatabaseError
+
+from tasks import connections, ledger, links, metrics, wake
+from tasks.board import BOARD
+from tasks.errors import Cancelled, LeaseLost
+from tasks.ledger import ErrorReport
+from tasks.run import Run
+from tasks.safe_result import safe_result
+from tasks.states import Failure, Outcome, State
+
+log = structlog.get_logger(__name__)
+
+# Seconds for which a run that ends waits for a database that is away. Then its lease runs out.
+DATABASE_PATIENCE_S = 10.0
+# Seconds after which a job that Celery's Reject(requeue=True) sent back runs again.
+REQUEUE_DELAY_S = 1.0
+IGNORED_RESULT = "ignored by the task"
+
+
+def succeeded(run: Run, result: Any, *, keeps: bool = True) -> bool:
+    text, note = safe_result(result)
+    values = {"result": text, "note": note} if keeps else {"result": "null", "note": IGNORED_RESULT}
+    if run.followers is None:
+        return end(run, Outcome.SUCCEEDED, ledger.succeed, **values)
+    if note:
+        raise links.NotFollowed(f"the result cannot be passed on: {note}")
+    followers = {"followers": run.followers, "value": json.loads(text)}
+    return end(run, Outcome.SUCCEEDED, links.succeed, **values, **followers)
+
+
+def retry(run: Run, retry: Retry, traceback: str) -> None:
+    delay_s = seconds_until(retry)
+    error = report_of(retry.exc or retry, traceback)
+    end(run, Outcome.RETRY, ledger.retry, delay_s=delay_s, error=error)
+
+
+def failed(run: Run, exc: BaseException, traceback: str) -> bool:
+    return end(
+        run,
+        Outcome.FAILED,
+        ledger.fail,
+        failure=failure_of(run),
+        error=report_of(exc, traceback),
+        dead_letter=getattr(exc, "dead_letter", True),
+    )
+
+
+def interrupted(run: Run, exc: Exception) -> None:
+    """The body stopped without an outcome of its own."""
+    if isinstance(exc, LeaseLost):
+        run.settled = True
+        log.warning("lease_lost", fence=run.claim.fence)
+    elif isinstance(exc, Cancelled):
+        end(run, Outcome.CANCELLED, ledger.end_cancelled, reason=str(exc))
+    else:
+        delay_s = float(getattr(exc, "seconds", getattr(exc, "retry_after", 0)))
+        end(run, "given_back", ledger.give_back, delay_s=delay_s)
+
+
+def unreported(run: Run, outcome: Any) -> None:
+    """Celery's Ignore and Reject leave no result: here they are outcomes like any other."""
+    exc: Any = getattr(outcome.info, "retval", None)
+    if isinstance(exc, Reject) and getattr(exc, "requeue", False):
+        end(run, "given_back", ledger.give_back, delay_s=REQUEUE_DELAY_S)
+    elif isinstance(exc, Ignore):
+        end(run, Outcome.CANCELLED, ledger.end_cancelled, reason=f"ignored: {exc}")
+    else:
+        failed(run, exc or RuntimeError("the run ended without an outcome"), "")
+
+
+def end(run: Run, outcome: str, write: Callable[..., bool], **values: Any) -> bool:
+    """End the run with its fence. False: the job has moved on without it, or nobody knows."""
+    run.settled = True
+    claim = run.claim
+    try:
+        happened = connections.persisting(
+            write, claim.id, claim.fence, deadline_s=DATABASE_PATIENCE_S, **values
+        )
+    except DatabaseError as exc:
+        log.error("settle_failed", outcome=outcome, fence=claim.fence, error=str(exc))
+        return False
+    if not happened:
+        metrics.refused_write(write.__name__)
+        log.warning("settle_refused", outcome=outcome, fence=claim.fence)
+        return False
+    metrics.settled(claim.queue, claim.task, outcome)
+    log.info("job_settled", outcome=outcome, fence=claim.fence)
+    if outcome in (Outcome.RETRY, "given_back") and values.get("delay_s", 0.0) <= 0:
+        wake.after_commit()
+    return True
+
+
+def lost(job_id: UUID, dispatch_no: int, task: Any, exc: BaseException) -> bool:
+    """From a pool's parent: the child that ran this message is gone. True: the job has failed.
+
+    After the drain deadline children end because they are told to, and give back themselves.
+    """
+    if BOARD.is_draining:
+        return False
+    fence = ledger.fence_of_dispatch(job_id, dispatch_no)
+    if fence is None:
+        return False
+    if isinstance(exc, TimeLimitExceeded):
+        error = report_of(exc, "")
+        has_failed = ledger.fail(job_id, fence, failure=Failure.TIME_LIMIT, error=error)
+    else:
+        reason = str(exc) or type(exc).__name__
+        state = ledger.crash(job_id, fence, max_crashes=task.max_crashes, reason=reason)
+        has_failed = state == State.FAILED
+    log.error("run_lost", job_id=str(job_id), fence=fence, error=repr(exc), failed=has_failed)
+    return has_failed
+
+
+def terminated(job_id: UUID, dispatch_no: int, reason: str) -> bool:
+    """From a pool's parent: the child was ended on request (``revoke(terminate=True)``)."""
+    fence = ledger.fence_of_dispatch(job_id, dispatch_no)
+    return fence is not None and ledger.end_cancelled(job_id, fence, reason=reason)
+
+
+def report_of(exc: BaseException, traceback: str) -> ErrorReport:
+    text = str(traceback or "") or "".join(tracebacks.format_exception(exc))
+    kind = type(exc)
+    return ErrorReport.of(f"{kind.__module__}.{kind.__qualname__}", str(exc), text)
+
+
+def failure_of(run: Run) -> Failure:
+    return Failure.EXHAUSTED if run.exhausted else Failure.ERROR
+
+
+def seconds_until(retry: Retry) -> float:
+    """Celery keeps the delay of a Retry as seconds or as a moment."""
+    when: Any = retry.when
+    if when is None or isinstance(when, int | float):
+        return float(when or 0.0)
+    return float(max(0.0, when.timestamp() - time.time()))
