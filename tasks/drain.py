@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 from celery import Celery, signals
 
+from tasks import heartbeat
 from tasks.board import BOARD
 from tasks.wiring import topology
 
@@ -57,6 +58,9 @@ def end(seconds: float, hurry: threading.Event) -> None:
     """Wait for the deadline; the process is gone before it when its runs have ended."""
     hurry.wait(seconds)
     BOARD.drain_at(time.monotonic())
-    log.warning("drain_deadline", hurried=hurry.is_set())
+    unfinished = [str(run.job_id) for run in heartbeat.held_here()]
+    log.warning("drain_deadline", hurried=hurry.is_set(), given_back=unfinished)
+    if unfinished:
+        threading.Thread(target=heartbeat.note_given_back, args=(unfinished,), daemon=True).start()
     time.sleep(COOPERATION_S)
     os.kill(os.getpid(), signal.SIGQUIT)

@@ -251,6 +251,18 @@ def stop(worker: Vitals) -> bool:
     )
 
 
+def note_given_back(job_ids: Sequence[str]) -> None:
+    """Which runs did not end before the drain deadline of this very process."""
+    try:
+        with bounded():
+            execute(
+                "UPDATE tasks_worker SET given_back = %s WHERE host = %s AND pid = %s",
+                [json.dumps(list(job_ids)), socket.gethostname(), os.getpid()],
+            )
+    except (DatabaseError, InterfaceError) as error:
+        log.warning("given_back_not_noted", error=str(error))
+
+
 def forget_the_dead() -> int:
     return execute(
         "DELETE FROM tasks_worker WHERE last_beat < clock_timestamp() - %s * interval '1 second'",

@@ -87,6 +87,11 @@ class Trace:
         return [row[0] for row in execute("SELECT note FROM trace ORDER BY seq")]
 
     @property
+    def pids(self) -> list[int]:
+        """Where the task wrote its process in place of the backend."""
+        return self.backends
+
+    @property
     def backends(self) -> list[int]:
         return [row[0] for row in execute("SELECT backend FROM trace ORDER BY seq")]
 
