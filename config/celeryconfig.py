@@ -110,10 +110,13 @@ task_track_started = False
 
 # --- Watching -----------------------------------------------------------------------------
 
-# For Flower. An event nobody fetched within 5 s is stale, and a queue of events whose
-# reader has been away for 60 s is deleted: a stopped Flower must not fill the broker.
-worker_send_task_events = True
-task_send_sent_event = True
+# Off until somebody watches: an event is a round trip to the broker, several per job. Flower
+# switches them on in every worker it sees.
+worker_send_task_events = False
+# Jobs are published by the relay, and the ledger says when.
+task_send_sent_event = False
+# An event nobody fetched within 5 s is stale, and a queue of events whose reader has been away
+# for 60 s is deleted: a stopped Flower must not fill the broker.
 event_queue_ttl = 5.0
 event_queue_expires = 60.0
 # Replies to remote control commands nobody waits for any more.

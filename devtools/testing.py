@@ -12,6 +12,8 @@ from devtools.foreground import run_in_foreground
 from devtools.servers import Postgres, Redis
 from devtools.supervisor import Supervisor
 
+# Most tests wait for processes they started, so more of them run than there are processors.
+PROCESSES_PER_CPU = 2.5
 MOST_PROCESSES = 8
 # With these, one process is what the caller wants: he looks at the terminal.
 ONE_PROCESS = ("--pdb", "--trace", "-s", "--capture=no", "--collect-only", "--co")
@@ -39,9 +41,11 @@ def main(argv: list[str]) -> int:
 
 
 def process_arguments(argv: Sequence[str]) -> list[str]:
-    """How many processes pytest gets: all processors, or one where several would be in the way."""
+    """How many processes pytest gets, or one where several would be in the way."""
     if any(argument.startswith(("-n", "--numprocesses", "-pno:xdist")) for argument in argv):
         return []
     if any(argument in ONE_PROCESS or "::" in argument for argument in argv):
         return ["-n", "0"]
-    return ["-n", str(min(len(os.sched_getaffinity(0)), MOST_PROCESSES))]
+    count = int(len(os.sched_getaffinity(0)) * PROCESSES_PER_CPU)
+    # Stealing: a process that drew the long tests gives some away.
+    return ["-n", str(min(count, MOST_PROCESSES)), "--dist", "worksteal"]

@@ -40,6 +40,9 @@ def database(url: str) -> dict[str, object]:
         "CONN_HEALTH_CHECKS": True,
         # A host that vanished without a word is given up after 10 s, not after the kernel's 15 min.
         "OPTIONS": {
+            # Parse and plan the few statements of the hot path once per connection, not per job.
+            "server_side_binding": True,
+            "prepare_threshold": 5 if flag("DB_PREPARED_STATEMENTS", default=True) else None,
             "connect_timeout": 5,
             "tcp_user_timeout": 10_000,
             **dict(parse_qsl(parts.query)),

@@ -31,6 +31,9 @@ class Slots:
     free: int = 0
 
 
+# Part of the window that must have run empty before it is filled again: refilling a nearly full
+# one costs a transaction for a job or two. What is left keeps every slot busy meanwhile.
+REFILL_BELOW = 0.5
 # Seconds of work that may lie on the broker where jobs are so short that two per slot run dry
 # between two looks of the relay.
 WINDOW_S = 0.25
@@ -66,9 +69,12 @@ def room(
 
     ``per_s``: the pace of the queue, jobs per second.
     """
-    window = max(MESSAGES_PER_SLOT * slots.capacity, int(per_s * WINDOW_S)) - load.dispatched
-    limit = queue.limit - in_flight_of_limit if queue.limit is not None else window
-    return max(0, min(window, limit, BATCH))
+    window = max(MESSAGES_PER_SLOT * slots.capacity, int(per_s * WINDOW_S))
+    if queue.limit is not None:
+        return max(0, min(window - load.dispatched, queue.limit - in_flight_of_limit, BATCH))
+    if load.dispatched > window * REFILL_BELOW:
+        return 0
+    return min(window - load.dispatched, BATCH)
 
 
 def dispatch(

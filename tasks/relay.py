@@ -55,12 +55,16 @@ class Relay:
     # --- one pass ---------------------------------------------------------------------
 
     def run_once(self) -> int:
-        """Dispatch what may go now; the number of jobs that went out."""
+        """Dispatch what may go now, then tidy up; the number of jobs that were moved.
+
+        In this order, because whoever woke us waits for the dispatch.
+        """
         self.beat()
-        self.housekeeping()
-        if self.publisher.is_away:
-            return 0
-        return sum(self.dispatch(queue) for queue in ledger.queues_with_due_jobs())
+        self.slots = self.slots or fleet.slots()
+        sent = 0
+        if not self.publisher.is_away:
+            sent = sum(self.dispatch(queue) for queue in ledger.queues_with_due_jobs())
+        return sent + self.housekeeping()
 
     def dispatch(self, name: str) -> int:
         queue, slots = topology().queue(name), self.slots.get(name, Slots())
@@ -88,21 +92,22 @@ class Relay:
         fleet.relay_beats(self.id, socket.gethostname(), os.getpid(), release())
         self.beat_at = now + BEAT_EVERY_S
 
-    def housekeeping(self) -> None:
-        """Everything that may be up to a second late."""
+    def housekeeping(self) -> int:
+        """Everything that may be up to a second late; how many jobs it made due."""
         now = time.monotonic()
         if now < self.housekeeping_at:
-            return
+            return 0
         self.slots = fleet.slots()
-        ledger.stage_due(BATCH * 5)
+        made_due = ledger.stage_due(BATCH * 5)
         if now >= self.rescues_at:
-            rescue(BATCH)
+            made_due += rescue(BATCH)
         for job_id, queue in ledger.expire(BATCH * 5):
             log.warning("job_expired", job_id=str(job_id), queue=queue)
         if not self.publisher.is_away:
             for name, slots in self.slots.items():
                 self.send_again(name, slots)
         self.housekeeping_at = now + HOUSEKEEPING_EVERY_S
+        return made_due
 
     def send_again(self, name: str, slots: Slots) -> None:
         queue = topology().queue(name)
@@ -142,7 +147,7 @@ class Relay:
             # Said first, then looked once more: who enqueues after that will wake us.
             self.set_sleeping(True)
         elif self.listener.wait(IDLE_POLL_S):
-            self.housekeeping_at = 0.0
+            self.slots = fleet.slots()
 
     def set_sleeping(self, sleeping: bool) -> None:
         if sleeping != self.sleeping:
