@@ -43,19 +43,22 @@ class Publisher:
         """Whether the last try failed: the next one should risk one job only."""
         return self.failures > 0
 
-    def publish(self, queue: Queue, jobs: Sequence[Dispatched]) -> Sequence[Dispatched]:
-        """Publish in order; what was not sent is returned. Bounded by the broker's timeouts."""
-        sent = 0
+    def publish(self, queue: Queue, jobs: Sequence[Dispatched]) -> bool:
+        """Publish in order, in one round trip where the broker can. Bounded by its timeouts.
+
+        False: some may not have been sent. Give all of them back: a message that did get
+        through carries a dispatch number that is stale by then.
+        """
         try:
             producer = self.connected(queue.name)
-            for job in jobs:
-                self.send(producer, queue, job)
-                sent += 1
+            with producer.batch(max_size=len(jobs)):
+                for job in jobs:
+                    self.send(producer, queue, job)
         except self.errors() as exc:
             self.failed(exc)
-        else:
-            self.worked()
-        return jobs[sent:]
+            return False
+        self.worked()
+        return True
 
     def connected(self, queue: str) -> Any:
         if self.producer is None:

@@ -63,8 +63,18 @@ class Relay:
         self.slots = self.slots or fleet.slots()
         sent = 0
         if not self.publisher.is_away:
-            sent = sum(self.dispatch(queue) for queue in ledger.queues_with_due_jobs())
+            sent = sum(self.dispatch_or_say(queue) for queue in ledger.queues_with_due_jobs())
         return sent + self.housekeeping()
+
+    def dispatch_or_say(self, name: str) -> int:
+        """One queue that cannot be served must not stop the others."""
+        try:
+            return self.dispatch(name)
+        except DatabaseError:
+            raise
+        except Exception:
+            log.exception("dispatch_failed", queue=name)
+            return 0
 
     def dispatch(self, name: str) -> int:
         queue, slots = topology().queue(name), self.slots.get(name, Slots())
@@ -78,10 +88,10 @@ class Relay:
     def publish(self, queue: Queue, jobs: list[ledger.Dispatched]) -> int:
         if not jobs:
             return 0
-        unsent = self.publisher.publish(queue, jobs)
-        if unsent:
-            ledger.undispatch(unsent)
-        return len(jobs) - len(unsent)
+        if self.publisher.publish(queue, jobs):
+            return len(jobs)
+        ledger.undispatch(jobs)
+        return 0
 
     # --- now and then -----------------------------------------------------------------
 

@@ -21,7 +21,6 @@ from tasks.dispatch import WINDOW_S, Load, Pace, Slots, room
 from tasks.enqueue import Item, enqueue, enqueue_many
 from tasks.models import Job, Worker
 from tasks.models import Relay as RelayRow
-from tasks.publish import Publisher
 from tasks.relay import Relay
 from tasks.states import State
 from tasks.topology import Downstream, Queue, Topology
@@ -346,21 +345,50 @@ def test_a_message_carries_the_time_limit_of_its_task_else_of_its_queue(broker: 
     assert limits == [[300, None], [7, 5]]
 
 
-def test_publishing_in_order_returns_what_was_not_sent(broker: Broker) -> None:
-    """The third of five fails: two are out, three come back."""
-    jobs = [ledger.Dispatched(enqueue(trace, {"note": "x"}).job_id, "t.trace", 1) for _ in range(5)]
-    publisher = Publisher(current_app)
-    send, sent = publisher.send, []
+def test_a_queue_that_cannot_be_served_does_not_stop_the_others(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    a_worker("default")
+    a_worker("limited")
+    enqueue(limited, {"note": "x"})
+    enqueue(trace, {"note": "x"})
+    with a_relay() as relay:
+        connected = relay.publisher.connected
 
-    def fails_at_the_third(producer: Any, queue: Queue, job: ledger.Dispatched) -> None:
-        if len(sent) == 2:
-            raise ConnectionResetError
-        send(producer, queue, job)
-        sent.append(job)
+        def refuses_one(queue: str) -> Any:
+            if queue == "default":
+                raise ValueError("no such queue can be declared")
+            return connected(queue)
 
-    publisher.send = fails_at_the_third  # type: ignore[method-assign]
-    assert list(publisher.publish(Queue("default"), jobs)) == jobs[2:]
-    assert broker.ids() == [str(job.id) for job in jobs[:2]]
+        monkeypatch.setattr(relay.publisher, "connected", refuses_one)
+        assert relay.run_once() == 1
+    assert len(broker.ids("limited")) == 1
+    assert "dispatch_failed" in caplog.text
+
+
+def test_a_publish_that_fails_half_way_gives_all_back_and_what_got_out_is_stale(
+    broker: Broker,
+) -> None:
+    a_worker()
+    enqueue_many(trace, [{"note": "x"}] * 5)
+    with a_relay() as relay, pytest.MonkeyPatch.context() as patch:
+        send, sent = relay.publisher.send, []
+
+        def fails_at_the_third(producer: Any, queue: Queue, job: ledger.Dispatched) -> None:
+            if len(sent) == 2:
+                raise ConnectionResetError
+            send(producer, queue, job)
+            sent.append(job)
+
+        patch.setattr(relay.publisher, "send", fails_at_the_third)
+        assert relay.run_once() == 0
+        assert set(Job.objects.values_list("state", flat=True)) == {State.QUEUED}
+        for job in sent:
+            assert not ledger.claim(job.id, job.dispatch_no, worker="", release="", lease_s=9)
+        patch.undo()
+        relay.publisher.try_again_at = 0.0
+        wait_until(lambda: relay.run_once() == 0 and len(broker.ids()) == 5)
+    assert {message["headers"]["dispatch_no"] for message in broker.messages()} == {2}
 
 
 def port_of(broker: Broker) -> int:
