@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from devtools.binaries import MissingBinary
 from devtools.child import ChildFailed
 from devtools.console import complain, say
+from devtools.given_servers import ServerSilent
 from devtools.interrupts import StopRequested
 from devtools.ports import PortTaken
 
@@ -30,8 +31,12 @@ COMMANDS = {
     "demo": Command("devtools.demo", "Shows what the template promises, on a throw-away stack"),
     "up": Command("devtools.up", "Runs the whole stack until Ctrl-C; reloads when code changes"),
     "worker": Command("devtools.worker", "Joins a running `./dev up` with a worker you can debug"),
+    "manage": Command("devtools.manage", "Runs manage.py in the environment of `./dev up`"),
     "test": Command("devtools.testing", "Runs the tests; arguments go to pytest"),
     "check": Command("devtools.check", "Runs linters, types, import contracts and Django's checks"),
+    "drill": Command(
+        "devtools.drill.command", "Breaks the stack under traffic and counts what is lost"
+    ),
     "bench": Command("devtools.bench", "Measures against plain Celery on this machine"),
 }
 
@@ -58,6 +63,9 @@ def run(command: Command, arguments: list[str]) -> int:
         return stop.exit_code
     except KeyboardInterrupt:
         return 130
+    except ServerSilent as failure:
+        complain(f"error: {failure}")
+        return 2
     except (ChildFailed, MissingBinary, PortTaken, TimeoutError) as failure:
         complain(f"error: {failure}")
         return 1

@@ -6,6 +6,8 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from devtools.console import say
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -15,6 +17,13 @@ class StopRequested(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.exit_code = 128 + number
+        self._is_acknowledged = False
+
+    def acknowledge(self) -> None:
+        """Says once that it was heard: stopping takes its time."""
+        if not self._is_acknowledged:
+            self._is_acknowledged = True
+            say("Stopping ... Ctrl-C again kills.")
 
 
 class _Shield:
@@ -28,6 +37,16 @@ def interrupt(number: int) -> None:
         _Shield.pending = number
         return
     raise StopRequested(number)
+
+
+@contextmanager
+def acknowledged() -> Iterator[None]:
+    """For blocks whose surroundings wait for something before they end."""
+    try:
+        yield
+    except StopRequested as stop:
+        stop.acknowledge()
+        raise
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import random
 import socket
 from collections.abc import Callable
@@ -10,11 +11,19 @@ LOOPBACK = "127.0.0.1"
 # Below what the kernel takes for outgoing connections, so that a server can come back on its port.
 RANGE = (20_000, 32_000)
 ATTEMPTS = 5
+HIGHEST = 65_535
 _random = random.SystemRandom()
 
 
 class PortTaken(Exception):
     """Somebody else bound the port first."""
+
+
+def port_number(text: str) -> int:
+    """For argparse."""
+    if not text.isdecimal() or not 1 <= int(text) <= HIGHEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 1 to {HIGHEST}")
+    return int(text)
 
 
 def is_free(port: int) -> bool:

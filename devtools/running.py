@@ -36,6 +36,10 @@ def taken_over() -> frozenset[str]:
     return frozenset(terminal["queues"]) if terminal else frozenset()
 
 
+def is_up() -> bool:
+    return _read(STACK) is not None
+
+
 def environment() -> dict[str, str]:
     """The environment of the running stack's processes."""
     stack = _read(STACK)

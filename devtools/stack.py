@@ -21,6 +21,7 @@ import psycopg
 
 from config.topology import TOPOLOGY
 from devtools.child import ROOT, Child, ChildFailed, Echo, Program
+from devtools.given_servers import refuse_silent_servers
 from devtools.ports import LOOPBACK, PortTaken, start_on_free_port
 from devtools.servers import Postgres, Redis
 from devtools.supervisor import Supervisor
@@ -29,6 +30,9 @@ READY_WITHIN_S = 60.0
 MIGRATE_WITHIN_S = 120.0
 STOP_WEB_WITHIN_S = 25.0
 STOP_RELAY_WITHIN_S = 15.0
+# Celery's page-long warning to whoever runs as root, as containers do. A filter cannot name it by
+# its class, which is imported too late for that, but by the module that gives it.
+NO_SUPERUSER_WARNING = "ignore::UserWarning:celery.platforms"
 PORT_IS_TAKEN = re.compile(r"address already in use|connection in use", re.IGNORECASE)
 
 
@@ -90,11 +94,12 @@ class Stack:
         self.redis: Redis | None = None
         self.web_url = ""
         self.flower_url = ""
-        self.env = {**_child_environment(), **(environment or {})}
+        self.env = {**child_environment(), **(environment or {})}
         self._directory = directory
         self._exits = ExitStack()
 
     def __enter__(self) -> Self:
+        refuse_silent_servers(self.env)
         with ExitStack() as exits:
             directory = self._directory or Path(
                 exits.enter_context(
@@ -162,6 +167,8 @@ class Stack:
                 argv=[
                     *(sys.executable, "-m", "celery", "-A", "project", "--quiet", "worker"),
                     *("-Q", worker.queue, "-n", f"{worker.name}@%h"),
+                    # Flower shows the tasks whose events it got, and asks for none itself.
+                    *(["-E"] if self.flower else []),
                     *worker.arguments,
                 ],
                 env={**self.env, **(environment or {})},
@@ -301,7 +308,8 @@ def release() -> str:
     return done.stdout.strip() or "dev" if done.returncode == 0 else "dev"
 
 
-def _child_environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
+    """The caller's environment, and what a development stack needs where it says nothing."""
     defaults = {
         "SECRET_KEY": secrets.token_urlsafe(48),
         "DEBUG": "1",
@@ -312,4 +320,5 @@ def _child_environment() -> dict[str, str]:
         "DJANGO_SETTINGS_MODULE": "project.settings",
         "PYTHONUNBUFFERED": "1",
     }
-    return {**defaults, **os.environ}
+    warnings = filter(None, (os.environ.get("PYTHONWARNINGS"), NO_SUPERUSER_WARNING))
+    return {**defaults, **os.environ, "PYTHONWARNINGS": ",".join(warnings)}

@@ -12,7 +12,7 @@ from types import FrameType, TracebackType
 from typing import Any, Protocol, Self
 
 from devtools.child import Child, ChildFailed, Echo, Program, describe_exit
-from devtools.interrupts import SIGNALS, interrupt
+from devtools.interrupts import SIGNALS, StopRequested, interrupt
 
 # Who takes work in stops first; who others need stops last. Roles not named here stop before all.
 STOP_ORDER = ("web", "relay", "worker", "flower", "redis", "postgres")
@@ -62,6 +62,8 @@ class Supervisor:
         trace: TracebackType | None,
     ) -> None:
         self._is_stopping = True
+        if isinstance(error, StopRequested):
+            error.acknowledge()
         self._stop_all()
         for number, handler in self._former_handlers.items():
             signal.signal(number, handler)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from devtools.foreground import run_in_foreground
+from devtools.given_servers import refuse_silent_servers
 from devtools.servers import Postgres, Redis
 from devtools.supervisor import Supervisor
 
@@ -20,6 +21,7 @@ ONE_PROCESS = ("--pdb", "--trace", "-s", "--capture=no", "--collect-only", "--co
 
 
 def main(argv: list[str]) -> int:
+    refuse_silent_servers(os.environ)
     with (
         tempfile.TemporaryDirectory(
             prefix="celeriac-test-", ignore_cleanup_errors=True

@@ -14,7 +14,7 @@ from config.topology import TOPOLOGY
 from devtools import running
 from devtools.child import ROOT
 from devtools.console import complain, echo, say
-from devtools.ports import is_free
+from devtools.ports import is_free, port_number
 from devtools.secrets_kept import kept_secret
 from devtools.stack import Ports, Stack, one_worker_per_queue
 from devtools.supervisor import failure_of
@@ -23,6 +23,7 @@ KEPT = ROOT / ".var"
 RELOADED_ROLES = ("relay", "worker", "web")
 # A child that dies this soon after a reload died of the edit, and the next edit may cure it.
 EDIT_TO_BLAME_S = 20.0
+NAMED_FILES = 4
 CREATE_ADMIN = """
 from django.contrib.auth import get_user_model
 import os
@@ -46,7 +47,7 @@ def main(argv: list[str]) -> int:
             postgres=given.port_postgres,
             redis=given.port_redis,
         ),
-        echo=echo,
+        echo=_echo_with_hints,
     )
     with stack, running.announced(stack.env):
         _print_addresses(stack, _create_admin(stack))
@@ -55,6 +56,12 @@ def main(argv: list[str]) -> int:
         except KeyboardInterrupt:
             say("Stopping: running jobs end or are given back. Ctrl-C again kills.")
             return 0
+
+
+def _echo_with_hints(name: str, line: str) -> None:
+    echo(name, line)
+    if "bdb.BdbQuit" in line:
+        complain(f"{name} met a breakpoint and has no terminal to ask in: ./dev worker --solo")
 
 
 def _usual(port: int) -> int | None:
@@ -73,7 +80,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         help="queues that get a worker, with commas; all declared ones unless given",
     )
     for server in ("web", "flower", "postgres", "redis"):
-        parser.add_argument(f"--port-{server}", type=int, help="a free one unless given")
+        parser.add_argument(
+            f"--port-{server}", type=port_number, metavar="N", help="a free one unless given"
+        )
     return parser.parse_args(argv)
 
 
@@ -99,6 +108,7 @@ def _print_addresses(stack: Stack, password: str) -> None:
             f"  Flower    {stack.flower_url}/  {stack.env['FLOWER_BASIC_AUTH'].replace(':', ' / ')}"
         )
     say("  Debugger  ./dev worker --solo")
+    say("  manage.py ./dev manage shell, ./dev manage migrate, ...")
     say("  Ctrl-C stops everything.")
     say("")
 
@@ -138,17 +148,31 @@ def _stand_aside(stack: Stack, taken: frozenset[str]) -> None:
             stack.start_worker(worker)
 
 
-def _changes() -> Iterator[frozenset[Path]]:
+def _changes(root: Path = ROOT) -> Iterator[frozenset[Path]]:
     """What changed, in batches; an empty set once a second."""
-    watched = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
-    for batch in watchfiles.watch(
-        *watched,
-        watch_filter=watchfiles.PythonFilter(),
-        yield_on_timeout=True,
-        rust_timeout=1000,
-        raise_interrupt=True,
-    ):
-        yield frozenset(Path(path) for _, path in batch)
+    watched, added = _directories(root), frozenset[Path]()
+    while True:
+        for batch in watchfiles.watch(
+            *watched,
+            watch_filter=watchfiles.PythonFilter(),
+            yield_on_timeout=True,
+            rust_timeout=1000,
+            raise_interrupt=True,
+        ):
+            # A new directory is listed once it is watched: nothing written meanwhile is missed.
+            new_files = {file for directory in added for file in directory.rglob("*.py")}
+            yield frozenset(Path(path) for _, path in batch) | new_files
+            former, watched = watched, _directories(root)
+            added = watched - former
+            if watched != former:
+                break
+
+
+def _directories(root: Path) -> frozenset[Path]:
+    """Each by itself: watching the root would watch .venv and .var."""
+    return frozenset(
+        path for path in root.iterdir() if path.is_dir() and not path.name.startswith((".", "__"))
+    )
 
 
 def _ticks() -> Iterator[frozenset[Path]]:
@@ -171,6 +195,14 @@ def _all_compile(changed: Iterable[Path]) -> bool:
 
 
 def _reload(stack: Stack, changed: Iterable[Path]) -> None:
-    say(f"reload: {', '.join(sorted(str(path.relative_to(ROOT)) for path in changed))}")
     supervisor = stack.supervisor
-    supervisor.restart(*(name for role in RELOADED_ROLES for name in supervisor.names(role)))
+    names = [name for role in RELOADED_ROLES for name in supervisor.names(role)]
+    say(f"reloading {', '.join(names)}: {_listed(changed)}")
+    supervisor.restart(*names)
+
+
+def _listed(changed: Iterable[Path]) -> str:
+    """Named up to a number: a new app has many files, a checkout more."""
+    names = sorted(str(path.relative_to(ROOT)) for path in changed)
+    more = f" and {len(names) - NAMED_FILES} more" if len(names) > NAMED_FILES else ""
+    return ", ".join(names[:NAMED_FILES]) + more + " changed"

@@ -12,13 +12,14 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Body, Header, NinjaAPI, Query, Status
 from ninja.parser import Parser
 
-from tasks import ledger, operate
+from tasks import fleet, ledger, operate
 from tasks.clients import AUTHENTICATION, Caller, Scope, caller_with
 from tasks.enqueue import Enqueued, Item, accept, resolve
 from tasks.errors import InvalidKey, InvalidPayload, UnknownTask
 from tasks.keys import check_key
-from tasks.long_poll import wait_until_finished, wished_wait_s
+from tasks.long_poll import wait_until, wait_until_finished, wished_wait_s
 from tasks.models import Job
+from tasks.outputs import read_outputs
 from tasks.paging import Place, Window, read_page
 from tasks.problems import (
     INVALID_KEY,
@@ -39,9 +40,13 @@ from tasks.representations import (
     JobState,
     JobSummary,
     NewJob,
+    OutputOut,
+    OutputPage,
     ProblemOut,
     QueueOut,
     Reason,
+    WorkerDetail,
+    WorkerOut,
 )
 from tasks.states import Action, State
 from tasks.strict_json import parse
@@ -50,6 +55,9 @@ PAGE_SIZE = 50
 PAGE_MAX = 200
 # Rows that one page looks at, so that a filter with no match does not read a whole history.
 LOOKED_AT_MAX = 10_000
+OUTPUTS = 100
+OUTPUTS_MAX = 500
+BIGINT = {"ge": -(2**63), "le": 2**63 - 1}
 
 
 class StrictParser(Parser):
@@ -186,6 +194,29 @@ def read_job(
     return JobDetail.of(job)
 
 
+@api.get(
+    "/jobs/{job_id}/outputs",
+    response={200: OutputPage, **refusals(404, 422)},
+    summary="Read what a job emits",
+)
+def read_job_outputs(
+    request: HttpRequest,
+    job_id: str,
+    after: Annotated[int | None, Query(**BIGINT)] = None,
+    limit: Annotated[int, Query(ge=1, le=OUTPUTS_MAX)] = OUTPUTS,
+) -> OutputPage:
+    """In the order of `seq`, each once, however often the job ran. A page holds at most 1 MiB,
+    or one output. To follow a job, ask again with the last `seq` you have seen."""
+    found = visible(caller_with(request, Scope.READ), job_id)
+    # Read first: a job that has ended emits nothing more.
+    state = Job.objects.filter(pk=found).values_list("state", flat=True).first()
+    if state is None:
+        raise not_found("There is no such job.")
+    page = read_outputs(found, after, limit=limit)
+    outputs = [OutputOut(**vars(output)) for output in page.outputs]
+    return OutputPage(outputs=outputs, next=page.next, state=State(state))
+
+
 @api.get("/queues", response={200: list[QueueOut], **refusals()}, summary="Load of the queues")
 def list_queues(request: HttpRequest) -> list[QueueOut]:
     """Of all tenants together."""
@@ -230,6 +261,47 @@ def place_of(cursor: str | None) -> int | None:
 
 
 PLACE = struct.Struct(">q")
+
+
+# --- the workers -------------------------------------------------------------------------
+
+
+@api.get("/workers", response={200: list[WorkerOut], **refusals()}, summary="List the workers")
+def list_workers(request: HttpRequest) -> list[WorkerOut]:
+    """Those at work first. A worker that is gone is shown for a day."""
+    caller_with(request, Scope.OPERATE)
+    return list(map(WorkerOut.of, fleet.workers()))
+
+
+@api.get(
+    "/workers/{name}",
+    response={200: WorkerDetail, **refusals(404, 422)},
+    summary="Read a worker; ask whether it is safe to stop",
+)
+def read_worker(
+    request: HttpRequest,
+    response: HttpResponse,
+    name: str,
+    safe_to_stop: Annotated[
+        bool, Query(description="With Prefer: wait=N, answer when it is, or after N s.")
+    ] = False,
+    prefer: Annotated[str | None, Header(description="wait=N, in seconds.")] = None,
+) -> WorkerDetail:
+    """For a deploy: send the worker TERM, wait here until nothing runs on it, then remove it."""
+    caller = caller_with(request, Scope.OPERATE)
+    known_worker(name)
+    wait_s = wished_wait_s(prefer) if safe_to_stop else 0
+    if wait_s and wait_until(lambda: known_worker(name).is_safe, wait_s):
+        response["Preference-Applied"] = f"wait={wait_s}"
+    tenant = None if caller.every_tenant else caller.tenant
+    return WorkerDetail.seen_by(tenant, known_worker(name))
+
+
+def known_worker(name: str) -> fleet.Stop:
+    stop = fleet.stop_of(name)
+    if stop is None:
+        raise not_found("There is no such worker.")
+    return stop
 
 
 # --- operate -----------------------------------------------------------------------------

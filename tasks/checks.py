@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Any
 
+from celery import current_app
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
 
@@ -13,6 +15,7 @@ from tasks.errors import InvalidKey, InvalidPayload
 from tasks.keys import check_template, fields_of
 from tasks.registry import ledger_tasks, plain_tasks
 from tasks.signature import Signature, signature_of
+from tasks.wiring import topology
 
 
 @register()
@@ -109,6 +112,28 @@ def every_task_is_a_ledger_task(app_configs: Any, **kwargs: Any) -> Sequence[Che
             id="tasks.W001",
         )
     ]
+
+
+@register()
+def every_queue_is_declared(app_configs: Any, **kwargs: Any) -> Sequence[CheckMessage]:
+    declared = topology().queues
+    warnings = []
+    for name, task in ledger_tasks().items():
+        queue = task.queue or current_app.conf.task_default_queue
+        if queue in declared:
+            continue
+        meant = get_close_matches(queue, declared, n=1)
+        hint = f"Did you mean {meant[0]!r}? " if meant else ""
+        warnings.append(
+            Warning(
+                f"The queue {queue!r} is not declared: it has no limits, and no worker takes from "
+                f"it unless one is started with -Q {queue}.",
+                hint=f"{hint}Queues are declared in the topology (config/topology.py).",
+                obj=name,
+                id="tasks.W002",
+            )
+        )
+    return warnings
 
 
 def readable_tasks() -> Iterator[tuple[str, Any, Signature]]:

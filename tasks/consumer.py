@@ -55,7 +55,7 @@ class Consumer(CeleryConsumer):
     def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:
         job = parking.job_of(message)
         if job is not None:
-            self.desk.hand_over(parking.given_back(job), self.acked_later(message))
+            self.desk.hand_over(parking.held(job), self.acked_later(message))
             return
         self.park(message, "unknown task")
         signals.task_unknown.send(

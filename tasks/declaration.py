@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import inspect
 from functools import wraps
 from typing import Any
@@ -31,6 +32,12 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "delivery_mode": (None, "the ledger keeps the job, not the broker"),
     "_dump_pydantic_arguments": (None, "pydantic=True is not needed: annotate the parameters"),
 }
+# Options that Celery reads without a default on the task.
+AUTORETRY = (
+    "autoretry_for", "dont_autoretry_for", "retry_kwargs", "retry_backoff", "retry_backoff_max",
+    "retry_jitter", "override_max_retries",
+)  # fmt: skip
+SPELT_LIKE = 0.75  # from 0 to 1; attributes of a project's own are rarely this close
 # Settings that reach a task which sets nothing itself; the ledger's own values win over them.
 HARMLESS_SETTINGS = ("acks_on_failure_or_timeout",)
 
@@ -42,6 +49,7 @@ def check_declaration(task: Any) -> None:
         if value != unset and not (name in HARMLESS_SETTINGS and is_the_setting(task, name, value)):
             shown = name.removeprefix("_")
             raise ValueError(f"{task.name}: {shown}={value!r} is not for a LedgerTask: {remedy}")
+    check_spelling(task)
     if task.unique not in ("always", "unfinished"):
         raise ValueError(f"{task.name}: unique must be 'always' or 'unfinished'")
     if task.key:
@@ -50,6 +58,18 @@ def check_declaration(task: Any) -> None:
         raise ValueError(f"{task.name}: give key or dedupe_window, not both")
     if task.max_crashes < 1:
         raise ValueError(f"{task.name}: max_crashes must be at least 1")
+
+
+def check_spelling(task: Any) -> None:
+    """Celery keeps any option as an attribute, so a misspelt one would do nothing, silently."""
+    own, *bases = task.__mro__
+    known = [*AUTORETRY, *(name for base in bases for name in vars(base) if name[0] != "_")]
+    for name in vars(own):
+        if name.startswith("_") or name in known or callable(getattr(task, name)):
+            continue
+        meant = difflib.get_close_matches(name, known, n=1, cutoff=SPELT_LIKE)
+        if meant:
+            raise ValueError(f"{task.name}: {name} is no option; do you mean {meant[0]}?")
 
 
 def is_the_setting(task: Any, name: str, value: Any) -> bool:

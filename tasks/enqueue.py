@@ -194,7 +194,11 @@ def key_of(task: Any, item: Item, payload: Mapping[str, Any], job_id: UUID) -> s
 def check_options(item: Item) -> None:
     if type(item.priority) is not int or item.priority not in PRIORITY_RANGE:
         raise InvalidPayload("must be a whole number from -100 to 100", path="priority")
-    if len(item.tenant) > NAME_MAX or not item.tenant.isprintable():
+    if (
+        not isinstance(item.tenant, str)
+        or len(item.tenant) > NAME_MAX
+        or not item.tenant.isprintable()
+    ):
         raise InvalidPayload(f"must be at most {NAME_MAX} printable characters", path="tenant")
     if item.ordering_key is not None:
         check_key(item.ordering_key)

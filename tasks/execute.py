@@ -61,7 +61,7 @@ def execute(
         log.info("job_claimed", task=claim.task, attempt=run.attempt, fence=claim.fence)
         arguments = arguments_of(run)
         if arguments is None:
-            return ignored("the payload no longer fits the task")
+            return ignored("the payload does not fit the task of this release")
         outcome = tracer(str(claim.id), (), arguments, request_of(run, request))
         if not run.settled:
             settle.unreported(run, outcome)
@@ -125,11 +125,14 @@ def address_of(
 
 
 def arguments_of(run: Run) -> dict[str, Any] | None:
-    """The payload as the types of the signature; None, and a dead letter, when it does not fit."""
+    """The payload as the types of the signature; None, and the job held, when it does not fit.
+
+    Not a failure: the release that enqueued it is, or was, another one, and can run it.
+    """
     try:
         return signature_of(run.task).load(run.claim.payload)
     except InvalidPayload as exc:
-        settle.failed(run, exc, "")
+        settle.held(run, exc)
         return None
 
 

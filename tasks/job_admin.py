@@ -14,8 +14,8 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
-from django.db.models.functions import Now
+from django.db.models import QuerySet, TextField
+from django.db.models.functions import Cast, Left, Now
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -40,8 +40,9 @@ from tasks.read_only_admin import ReadOnlyAdmin
 from tasks.registry import ledger_tasks
 from tasks.states import Action
 
-# Rows of attempts and of operator actions on the page of a job; the latest ones.
+# Rows of each table on the page of a job; the latest ones.
 HISTORY_ROWS = 100
+SHOWN_MAX = 300  # characters of a JSON value in such a table
 DONE = {Action.CANCEL: "Cancelled", Action.REPLAY: "Queued again", Action.DISMISS: "Dismissed"}
 NOT_DONE = {
     Action.CANCEL: "Not cancelled",
@@ -107,7 +108,7 @@ class JobAdmin(ReadOnlyAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """What a job has: no empty result beside an error, no reasons nobody gave."""
         optional = {
-            show.hold_reason: obj.hold_reason,
+            (show.hold_reason, show.held): obj.hold_reason,
             show.cancel_reason: obj.cancel_reason,
             show.progress: obj.progress is not None,
             show.result: obj.finished_at and not obj.failure and not obj.cancel_reason,
@@ -163,6 +164,8 @@ class JobAdmin(ReadOnlyAdmin):
             "title": job.task,
             "subtitle": str(job.id),
             "attempts": job.history.order_by("-fence")[:HISTORY_ROWS],
+            "steps": shortened(job.steps, "result").order_by("-id")[:HISTORY_ROWS],
+            "outputs": shortened(job.outputs, "data").order_by("-seq")[:HISTORY_ROWS],
             "operator_actions": job.actions.order_by("-id")[:HISTORY_ROWS],
             "flower_url": show.flower_url(job),
             "buttons": [
@@ -273,6 +276,12 @@ class JobAdmin(ReadOnlyAdmin):
         return TemplateResponse(
             request, f"admin/tasks/job/{template}", {**known, "title": title, **context}
         )
+
+
+def shortened(rows: Any, field: str) -> QuerySet[Any]:
+    """With the beginning of that JSON as ``shown``: a hundred whole ones can be 25 MiB."""
+    text = Left(Cast(field, TextField()), SHOWN_MAX)
+    return rows.defer(field).annotate(shown=text)  # type: ignore[no-any-return]
 
 
 def operate_url(action: Action, *job_ids: UUID) -> str:

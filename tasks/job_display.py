@@ -158,6 +158,7 @@ start_by = time_of("start_by", "start by")
 started = time_of("started_at", "first start")
 claimed = time_of("claimed_at", "latest start")
 finished = time_of("finished_at", "finished")
+held = time_of("held_at", "on hold since")
 lease = time_of("lease_expires_at", "lease until")
 
 

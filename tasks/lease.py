@@ -18,14 +18,14 @@ import structlog
 
 from tasks import ledger, metrics
 from tasks.board import BOARD, Board, Notice, Word
-from tasks.topology import LEASE_S
+from tasks.wiring import topology
 
 log = structlog.get_logger(__name__)
 
-# Renewed three times per lease: one renewal may fail and one may be late.
-RENEW_EVERY_S = LEASE_S / 3
-# A younger run ends most likely before its lease matters.
-YOUNGER_PAYS_NOTHING_S = RENEW_EVERY_S / 2
+# One renewal may fail and one may be late.
+RENEWALS_PER_LEASE = 3
+# In pauses between two renewals. A younger run ends most likely before its lease matters.
+YOUNGER_PAYS_NOTHING = 0.5
 # A run that missed its renewal has either just settled, and is gone from the worker's list in
 # a moment, or was taken away while this process was frozen.
 SETTLED_IS_GONE_AFTER_S = 0.5
@@ -37,8 +37,13 @@ class Held:
 
     job_id: UUID
     dispatch_no: int
+    queue: str
     pid: int | None
     since: float  # time.time()
+
+    def is_older_than(self, seconds: float) -> bool:
+        """Also when the clock of this machine was set back meanwhile."""
+        return not 0 <= time.time() - self.since < seconds
 
 
 class Renewer:
@@ -47,6 +52,7 @@ class Renewer:
     def __init__(self, held: Callable[[], Iterable[Held]], board: Board = BOARD) -> None:
         self.held = held
         self.board = board
+        self.every_s = min(topology().leases_s) / RENEWALS_PER_LEASE
         self.missed: dict[tuple[UUID, int], float] = {}
         self.renews_at = 0.0
 
@@ -55,22 +61,25 @@ class Renewer:
         """Seconds until the next turn."""
         if self.missed:
             return SETTLED_IS_GONE_AFTER_S
-        return max(0.0, min(RENEW_EVERY_S, self.renews_at - time.monotonic()))
+        return max(0.0, min(self.every_s, self.renews_at - time.monotonic()))
 
     def turn(self) -> None:
         """Renew when it is time, and end what was lost. Raises DatabaseError."""
         self.end_the_lost()
         if time.monotonic() >= self.renews_at:
-            self.renews_at = time.monotonic() + RENEW_EVERY_S
+            self.renews_at = time.monotonic() + self.every_s
             self.renew()
 
     def renew(self) -> None:
         """On a DatabaseError nothing is posted, and the runs see the age of their renewal."""
-        old = [run for run in self.held() if time.time() - run.since >= YOUNGER_PAYS_NOTHING_S]
+        youth_s = self.every_s * YOUNGER_PAYS_NOTHING
+        old = [run for run in self.held() if run.is_older_than(youth_s)]
         if not old and not self.missed:
             return
         asked_at = time.monotonic()
-        kept = ledger.renew([(run.job_id, run.dispatch_no) for run in old], lease_s=LEASE_S)
+        kept = ledger.renew(
+            [(run.job_id, run.dispatch_no, topology().queue(run.queue).lease) for run in old]
+        )
         self.board.post([self.notice(run, kept, asked_at) for run in old])
         self.note_missed(old, kept)
 
@@ -111,7 +120,12 @@ def end(run: Held) -> None:
 def held_by(requests: Iterable[Any]) -> list[Held]:
     """The ledger's runs among the requests that Celery holds as active."""
     return [
-        Held(UUID(request.id), number, request.worker_pid, request.time_start)
+        Held(UUID(request.id), number, queue_of(request), request.worker_pid, request.time_start)
         for request in tuple(requests)
         if request.time_start and isinstance(number := request.request_dict.get("dispatch_no"), int)
     ]
+
+
+def queue_of(request: Any) -> str:
+    """The queue that the message came from."""
+    return str((request.delivery_info or {}).get("routing_key") or "")

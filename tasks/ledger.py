@@ -19,10 +19,11 @@ from uuid import UUID
 from django.db import IntegrityError, connection, transaction
 from psycopg.errors import UniqueViolation
 
-from tasks.states import Action, Failure, State
+from tasks.states import Action, Failure, Hold, State
 
 ERROR_MESSAGE_MAX = 10_000  # characters
 TRACEBACK_MAX = 50_000  # characters; the end is kept, it names the cause
+HOLD_REASON_MAX = 200  # characters
 
 
 # --- accept -----------------------------------------------------------------------------
@@ -186,12 +187,16 @@ def free_key(job_id: UUID) -> bool:
 
 
 def replace_payload(job_id: UUID, payload: str, fingerprint: str) -> bool:
-    """Swap the payload of a job that has never started (``on_conflict="replace"``)."""
+    """Swap the payload of a job that has never started (``on_conflict="replace"``).
+
+    What was wrong with the old one holds the job no more.
+    """
     return bool(
         execute(
-            "UPDATE tasks_job SET payload = %s::json, fingerprint = %s"
+            "UPDATE tasks_job SET payload = %s::json, fingerprint = %s,"
+            " hold_reason = CASE WHEN starts_with(hold_reason, %s) THEN '' ELSE hold_reason END"
             " WHERE id = %s AND state IN ('queued', 'dispatched') AND started_at IS NULL",
-            [payload, fingerprint, job_id],
+            [payload, fingerprint, Hold.INCOMPATIBLE, job_id],
         )
     )
 
@@ -283,27 +288,25 @@ def dispatch_again(queue: str, lost_after_s: float, limit: int) -> list[Dispatch
 def dispatch_here(job_id: UUID) -> int:
     """Mark one queued job as dispatched to the caller itself; its dispatch number.
 
-    0, which no claim accepts, when it is not queued.
+    0, which no claim accepts, when it is not queued, or held.
     """
     rows = fetch(
         "UPDATE tasks_job SET state = 'dispatched', dispatch_no = dispatch_no + 1, due = true,"
         " dispatched_at = clock_timestamp() WHERE id = %s AND state = 'queued'"
-        " RETURNING dispatch_no",
+        " AND hold_reason = '' RETURNING dispatch_no",
         [job_id],
     )
     return rows[0][0] if rows else 0
 
 
-def undispatch(jobs: Iterable[Dispatched], *, delay_s: float = 0.0) -> int:
-    """Return jobs whose message was not sent, or that this worker does not know."""
+def undispatch(jobs: Iterable[Dispatched]) -> int:
+    """Return jobs whose message was not sent."""
     pairs = [(job.id, job.dispatch_no) for job in jobs]
     return execute(
-        "UPDATE tasks_job j SET state = 'queued', dispatched_at = NULL,"
-        " due = %s = 0, run_at = CASE WHEN %s = 0 THEN run_at"
-        " ELSE clock_timestamp() + %s * interval '1 second' END"
+        "UPDATE tasks_job j SET state = 'queued', dispatched_at = NULL"
         " FROM unnest(%s::uuid[], %s::int[]) AS given(id, dispatch_no)"
         " WHERE j.id = given.id AND j.dispatch_no = given.dispatch_no AND j.state = 'dispatched'",
-        [delay_s, delay_s, delay_s, [p[0] for p in pairs], [p[1] for p in pairs]],
+        [[p[0] for p in pairs], [p[1] for p in pairs]],
     )
 
 
@@ -312,13 +315,109 @@ def expire(limit: int) -> list[tuple[UUID, str]]:
     return fetch(
         "UPDATE tasks_job SET state = 'failed', failure = 'expired', dead_letter = true,"
         " error_type = 'Expired', error_message = 'start_by passed before the first start',"
-        " dispatched_at = NULL, finished_at = clock_timestamp()"
+        " dispatched_at = NULL, hold_reason = '', finished_at = clock_timestamp()"
         " WHERE id IN (SELECT id FROM tasks_job WHERE state IN ('queued', 'dispatched')"
         " AND start_by < clock_timestamp() AND started_at IS NULL"
         " ORDER BY start_by LIMIT %s FOR UPDATE SKIP LOCKED)"
         " RETURNING id, queue",
         [limit],
     )
+
+
+# --- held: what must not run now, for a reason of its own ---------------------------------
+
+
+def hold_unknown(job_id: UUID, dispatch_no: int) -> bool:
+    """A worker got a message for a task it does not know."""
+    return bool(
+        execute(
+            "UPDATE tasks_job SET state = 'queued', dispatched_at = NULL, hold_reason = %s,"
+            " held_at = clock_timestamp()"
+            " WHERE id = %s AND dispatch_no = %s AND state = 'dispatched'",
+            [Hold.TASK_UNKNOWN, job_id, dispatch_no],
+        )
+    )
+
+
+def hold_incompatible(job_id: UUID, fence: int, *, problem: str) -> bool:
+    """Return a run whose payload does not fit the task of this release; it costs nothing.
+
+    ``release`` stays that of the claim: the one that refuses. A first run has not started.
+    """
+    return bool(
+        execute(
+            "UPDATE tasks_job SET"
+            " state = CASE WHEN cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,"
+            " finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL"
+            " ELSE clock_timestamp() END,"
+            " hold_reason = CASE WHEN cancel_requested_at IS NULL THEN %s ELSE '' END,"
+            " held_at = clock_timestamp(), lease_expires_at = NULL,"
+            f" started_at = nullif(started_at, claimed_at){OF_MINE}",
+            [storable(f"{Hold.INCOMPATIBLE}: {problem}")[:HOLD_REASON_MAX], job_id, fence],
+        )
+    )
+
+
+HELD_BY_REASON = "state = 'queued' AND hold_reason"
+UNKNOWN = f"{HELD_BY_REASON} = '{Hold.TASK_UNKNOWN}'"
+INCOMPATIBLE = f"{HELD_BY_REASON} LIKE '{Hold.INCOMPATIBLE}%%'"
+
+
+def kinds_of(held: str, column: str) -> str:
+    """Every pair of queue and ``column`` among what is held, by hopping through its index."""
+    first = f"SELECT queue, {column} AS kind FROM tasks_job WHERE {held}"
+    order = f"ORDER BY queue, {column} LIMIT 1"
+    return (
+        f"WITH RECURSIVE kinds AS (({first} {order}) UNION ALL SELECT next.* FROM kinds k,"
+        f" LATERAL ({first} AND (queue, {column}) > (k.queue, k.kind) {order}) AS next),"
+    )
+
+
+LIVE = (
+    " live AS MATERIALIZED (SELECT q AS queue, capacity, known_tasks, release, started_at"
+    " FROM tasks_worker, jsonb_array_elements_text(queues) AS q"
+    " WHERE stopped_at IS NULL AND NOT draining"
+    " AND last_beat > clock_timestamp() - %s * interval '1 second')"
+)
+# How many of one kind at once: no more than the able can take while others would refuse them.
+# The pause keeps a job from going round between two live versions all the time.
+RELEASE = (
+    " UPDATE tasks_job SET hold_reason = '' WHERE id IN ("
+    " SELECT job.id FROM kinds k, LATERAL ({able}) AS able, LATERAL ("
+    " SELECT id FROM tasks_job WHERE {held} AND queue = k.queue AND {column} = k.kind"
+    # Not clock_timestamp(), which no index can be searched for.
+    " AND held_at < least(able.held_before, statement_timestamp() - %s * interval '1 second')"
+    " ORDER BY held_at LIMIT CASE WHEN able.everybody THEN %s ELSE least(%s, 2 * able.capacity) END"
+    " FOR UPDATE SKIP LOCKED) AS job WHERE able.capacity > 0 LIMIT %s)"
+)
+KNOWS = (
+    "SELECT sum(capacity) FILTER (WHERE knows) AS capacity, bool_and(knows) AS everybody,"
+    " 'infinity'::timestamptz AS held_before"
+    " FROM (SELECT *, known_tasks ? k.kind AS knows FROM live) AS l WHERE l.queue = k.queue"
+)
+# The same release may be another code where releases have no names: then a later start counts.
+DIFFERS = (
+    "SELECT coalesce(sum(capacity) FILTER (WHERE release <> k.kind), sum(capacity)) AS capacity,"
+    " bool_and(release <> k.kind) AS everybody,"
+    " CASE WHEN bool_or(release <> k.kind) THEN 'infinity' ELSE max(started_at) END AS held_before"
+    " FROM live AS l WHERE l.queue = k.queue"
+)
+RELEASE_KNOWN = f"{kinds_of(UNKNOWN, 'task')}{LIVE}" + RELEASE.format(
+    able=KNOWS, held=UNKNOWN, column="task"
+)
+RELEASE_DIFFERING = f"{kinds_of(INCOMPATIBLE, 'release')}{LIVE}" + RELEASE.format(
+    able=DIFFERS, held=INCOMPATIBLE, column="release"
+)
+
+
+def release_known(limit: int, *, pause_s: float, live_for_s: float) -> int:
+    """Let jobs go that were unknown to a worker and are known to a live one of their queue."""
+    return execute(RELEASE_KNOWN, [live_for_s, pause_s, limit, limit, limit])
+
+
+def release_refused(limit: int, *, pause_s: float, live_for_s: float) -> int:
+    """Let jobs go whose payload one release refused, once another one is live."""
+    return execute(RELEASE_DIFFERING, [live_for_s, pause_s, limit, limit, limit])
 
 
 # --- a worker: claim, then settle with the fence of that claim ---------------------------
@@ -354,8 +453,9 @@ def claim(
     """
     rows = fetch(
         "UPDATE tasks_job SET state = 'running', fence = fence + 1, dispatched_at = NULL,"
-        " worker = %s, release = %s, claimed_at = clock_timestamp(),"
-        " started_at = coalesce(started_at, clock_timestamp()),"
+        # One moment for both: ``hold_incompatible`` tells by it whether this is the first run.
+        " worker = %s, release = %s, claimed_at = statement_timestamp(),"
+        " started_at = coalesce(started_at, statement_timestamp()),"
         " lease_expires_at = clock_timestamp() + %s * interval '1 second'"
         " WHERE id = %s AND state = 'dispatched' AND dispatch_no = %s"
         " AND (start_by IS NULL OR start_by >= clock_timestamp() OR started_at IS NOT NULL)"
@@ -427,11 +527,12 @@ def begin_step(job_id: UUID, fence: int, name: str) -> Begun | None:
 
 
 def end_step(job_id: UUID, fence: int, name: str, result: str) -> bool:
+    """True as well when this very run ended it before, and did not hear the answer."""
     rows = fetch(
         f"{HELD_BY_ME} UPDATE tasks_step s SET done_at = clock_timestamp(), fence = %s,"
         " result = %s::json FROM mine WHERE s.job_id = mine.id AND s.name = %s"
-        " AND s.done_at IS NULL RETURNING 1",
-        [job_id, fence, fence, result, name],
+        " AND (s.done_at IS NULL OR s.fence = %s) RETURNING 1",
+        [job_id, fence, fence, result, name, fence],
     )
     return bool(rows)
 
@@ -562,8 +663,8 @@ def look(job_id: UUID, fence: int) -> Ownership | None:
     return Ownership(rows[0][0]) if rows else None
 
 
-def renew(runs: Sequence[tuple[UUID, int]], *, lease_s: float) -> dict[UUID, bool]:
-    """Renew the leases of these runs, each a job and its dispatch number.
+def renew(runs: Sequence[tuple[UUID, int, float]]) -> dict[UUID, bool]:
+    """Renew the leases of these runs, each a job, its dispatch number and the lease in seconds.
 
     Answers for those that still own their job, whether a cancel is requested. An expired lease
     that nobody rescued lives again.
@@ -572,11 +673,12 @@ def renew(runs: Sequence[tuple[UUID, int]], *, lease_s: float) -> dict[UUID, boo
         return {}
     return dict(
         fetch(
-            "UPDATE tasks_job j SET lease_expires_at = clock_timestamp() + %s * interval '1 second'"
-            " FROM unnest(%s::uuid[], %s::int[]) AS mine(id, dispatch_no)"
+            "UPDATE tasks_job j"
+            " SET lease_expires_at = clock_timestamp() + mine.lease_s * interval '1 second'"
+            " FROM unnest(%s::uuid[], %s::int[], %s::float8[]) AS mine(id, dispatch_no, lease_s)"
             " WHERE j.id = mine.id AND j.dispatch_no = mine.dispatch_no AND j.state = 'running'"
             " RETURNING j.id, j.cancel_requested_at IS NOT NULL",
-            [lease_s, [run[0] for run in runs], [run[1] for run in runs]],
+            [[run[0] for run in runs], [run[1] for run in runs], [run[2] for run in runs]],
         )
     )
 
@@ -650,7 +752,8 @@ def cancel(job_id: UUID, *, actor: str, reason: str = "") -> str | None:
         "WITH mine AS (UPDATE tasks_job SET"
         " state = CASE WHEN state = 'running' THEN state ELSE 'cancelled' END,"
         " finished_at = CASE WHEN state = 'running' THEN NULL ELSE clock_timestamp() END,"
-        " dispatched_at = NULL, cancel_requested_at = clock_timestamp(), cancel_reason = %s"
+        " dispatched_at = NULL, hold_reason = '', cancel_requested_at = clock_timestamp(),"
+        " cancel_reason = %s"
         " WHERE id = %s AND state IN ('queued', 'dispatched', 'running')"
         f" RETURNING id, state){RECORD_ACTION}",
         [reason[:500], job_id, Action.CANCEL, actor, reason[:500]],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Callable
 from uuid import UUID
 
 from django.conf import settings
@@ -31,13 +32,18 @@ def wished_wait_s(prefer: str | None) -> int:
 
 
 def wait_until_finished(job_id: UUID, within_s: float) -> bool:
-    """False, at once, when too many wait already; else True, once finished or out of time."""
+    """As ``wait_until``."""
+    return wait_until(lambda: is_finished(job_id), within_s)
+
+
+def wait_until(is_so: Callable[[], bool], within_s: float) -> bool:
+    """False, at once, when too many wait already; else True, once it is so or out of time."""
     if not SEATS.acquire(blocking=False):
         return False
     try:
         ends_at = time.monotonic() + within_s
         pause_s = FIRST_PAUSE_S
-        while not is_finished(job_id) and (left_s := ends_at - time.monotonic()) > 0:
+        while not is_so() and (left_s := ends_at - time.monotonic()) > 0:
             time.sleep(min(pause_s, left_s))
             pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
         return True

@@ -14,7 +14,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 from psycopg.types.json import Json
 
-from tasks.states import Action, Failure, Outcome, State
+from tasks.states import Action, Failure, Hold, Outcome, State
 
 TERMINAL = [State.SUCCEEDED, State.FAILED, State.CANCELLED]
 
@@ -51,6 +51,7 @@ class Job(models.Model):
         max_length=10, db_default=State.QUEUED, choices=[(s.value, s.value) for s in State]
     )
     hold_reason = models.CharField(max_length=200, db_default="", blank=True)
+    held_at = models.DateTimeField(null=True, help_text="Since when it must not run.")
     run_at = models.DateTimeField(db_default=Now())
     due = models.BooleanField(
         db_default=True,
@@ -113,6 +114,10 @@ class Job(models.Model):
                 name="tasks_job_failure_exactly_when_failed",
             ),
             models.CheckConstraint(
+                condition=Q(hold_reason="") | Q(state=State.QUEUED),
+                name="tasks_job_held_only_when_queued",
+            ),
+            models.CheckConstraint(
                 condition=Q(idempotency_key__isnull=False) | Q(former_key__isnull=False),
                 name="tasks_job_has_or_had_a_key",
             ),
@@ -166,6 +171,17 @@ class Job(models.Model):
                 fields=["seq"],
                 name="tasks_job_held",
                 condition=Q(state=State.QUEUED) & ~Q(hold_reason=""),
+            ),
+            # What waits for another worker: the relay hops from one task, or release, to the next.
+            models.Index(
+                fields=["queue", "task", "held_at"],
+                name="tasks_job_unknown",
+                condition=Q(state=State.QUEUED, hold_reason=Hold.TASK_UNKNOWN),
+            ),
+            models.Index(
+                fields=["queue", "release", "held_at"],
+                name="tasks_job_incompatible",
+                condition=Q(state=State.QUEUED, hold_reason__startswith=Hold.INCOMPATIBLE),
             ),
         ]
         permissions = [("operate_job", "Can cancel, replay and dismiss jobs")]

@@ -1,4 +1,4 @@
-"""Keeps what a worker receives and cannot run: foreign messages parked, our own jobs returned.
+"""Keeps what a worker receives and cannot run: foreign messages parked, our own jobs held.
 
 The consumer's loop must never wait for the database, so one thread writes. A message is acked
 only after its row is committed: until then the broker still has it, and with the database away
@@ -25,7 +25,6 @@ log = structlog.get_logger(__name__)
 
 BODY_MAX = 1024 * 1024  # bytes; four times the largest payload
 HEADERS_MAX = 64 * 1024  # characters
-UNKNOWN_HERE_DELAY_S = 1.0  # a worker that knows the task gets the next chance
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 
@@ -45,12 +44,12 @@ def parked(message: Any, reason: str) -> Write:
     return write
 
 
-def given_back(job: Dispatched) -> Write:
-    """What returns a job of ours whose task this worker does not know."""
+def held(job: Dispatched) -> Write:
+    """What keeps a job of ours, whose task this worker does not know, for one that does."""
 
     def write() -> None:
-        given = ledger.undispatch([job], delay_s=UNKNOWN_HERE_DELAY_S)
-        log.warning("job_unknown_here", job_id=str(job.id), task=job.task, given_back=bool(given))
+        is_held = ledger.hold_unknown(job.id, job.dispatch_no)
+        log.warning("job_unknown_here", job_id=str(job.id), task=job.task, held=is_held)
 
     return write
 

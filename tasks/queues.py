@@ -29,6 +29,7 @@ class QueueLoad:
     dispatched: int = 0
     running: int = 0
     oldest_due_s: float = 0.0
+    held: int = 0
     dead_letters: int = 0
     workers: int = 0
     capacity: int = 0
@@ -42,17 +43,21 @@ def queue_loads() -> list[QueueLoad]:
     """Every declared queue and every other with work or a worker, by name."""
     due = due_by_queue()
     scheduled = count_by_queue("state = 'queued' AND NOT due")
+    held = count_by_queue("state = 'queued' AND hold_reason <> ''")
     dispatched = count_by_queue("state = 'dispatched'")
     running = count_by_queue("state = 'running'")
     dead_letters = count_by_queue("dead_letter")
     workers = workers_by_queue()
-    names = set(topology().queues).union(due, scheduled, dispatched, running, dead_letters, workers)
+    names = set(topology().queues).union(
+        due, scheduled, held, dispatched, running, dead_letters, workers
+    )
     return [
         QueueLoad(
             name,
             due=due.get(name, (0, 0.0))[0],
             oldest_due_s=due.get(name, (0, 0.0))[1],
             scheduled=scheduled.get(name, 0),
+            held=held.get(name, 0),
             dispatched=dispatched.get(name, 0),
             running=running.get(name, 0),
             dead_letters=dead_letters.get(name, 0),

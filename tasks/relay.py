@@ -17,13 +17,13 @@ import structlog
 from celery import Celery
 from django.db import DatabaseError, connection
 
-from tasks import dispatch, fleet, ledger
+from tasks import dispatch, fleet, holds, ledger
 from tasks.dispatch import BATCH, Pace, Slots
 from tasks.enqueue import uuid7
 from tasks.listen import Listener
 from tasks.publish import Publisher
 from tasks.rescue import rescue
-from tasks.topology import LEASE_S, Queue
+from tasks.topology import Queue
 from tasks.wiring import release, topology
 
 log = structlog.get_logger(__name__)
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 IDLE_POLL_S = 1.0
 # Seconds between two looks while jobs wait for a free slot.
 BUSY_POLL_S = 0.02
-# Seconds between two rounds of staging, expiring and looking for lost messages.
+# Seconds between two rounds of staging, ending holds, expiring and looking for lost messages.
 HOUSEKEEPING_EVERY_S = 1.0
 # Seconds between two signs of life; three missed ones and the relay counts as gone.
 BEAT_EVERY_S = 5.0
@@ -47,7 +47,7 @@ class Relay:
         self.stopping = threading.Event()
         self.sleeping = False
         self.beat_at = self.housekeeping_at = 0.0
-        self.rescues_at = time.monotonic() + LEASE_S
+        self.rescues_at = time.monotonic() + longest_lease_s()
         self.slots: dict[str, Slots] = {}
         self.paces: defaultdict[str, Pace] = defaultdict(Pace)
         self.blocked = False
@@ -108,7 +108,7 @@ class Relay:
         if now < self.housekeeping_at:
             return 0
         self.slots = fleet.slots()
-        made_due = ledger.stage_due(BATCH * 5)
+        made_due = ledger.stage_due(BATCH * 5) + holds.release(BATCH * 5)
         if now >= self.rescues_at:
             made_due += rescue(BATCH)
         for job_id, queue in ledger.expire(BATCH * 5):
@@ -171,7 +171,7 @@ class Relay:
         self.sleeping = False
         self.beat_at = self.housekeeping_at = 0.0
         # Those who renew were cut off as well: they get the time to come back.
-        self.rescues_at = time.monotonic() + LEASE_S
+        self.rescues_at = time.monotonic() + longest_lease_s()
         self.stopping.wait(pause_s)
 
     def stop(self) -> None:
@@ -184,3 +184,8 @@ class Relay:
         self.listener.close()
         self.publisher.close()
         log.info("relay_stopped", relay=str(self.id))
+
+
+def longest_lease_s() -> float:
+    """Whoever renews, however seldom, has renewed by then."""
+    return max(topology().leases_s)

@@ -10,6 +10,7 @@ from uuid import UUID
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from tasks.enqueue import Enqueued, key_expires_at
+from tasks.fleet import Life, Stop, WorkerStatus
 from tasks.models import Job
 from tasks.payload import mask
 from tasks.queues import QueueLoad
@@ -111,6 +112,7 @@ WaitsFor = Literal["its time", "a hold", "dispatch", "a worker"]
 class JobDetail(JobSummary):
     waits_for: WaitsFor | None
     hold_reason: str | None
+    held_at: datetime | None
     start_by: datetime | None
     ordering_key: str | None
     cancel_requested_at: datetime | None
@@ -129,6 +131,7 @@ class JobDetail(JobSummary):
             **summary(job),
             waits_for=waits_for(job),
             hold_reason=job.hold_reason or None,
+            held_at=job.held_at if job.hold_reason else None,
             start_by=job.start_by,
             ordering_key=job.ordering_key,
             cancel_requested_at=job.cancel_requested_at,
@@ -147,10 +150,72 @@ class JobPage(BaseModel):
     next_cursor: str | None = Field(description="Null at the end. A page may be short before it.")
 
 
+class OutputOut(BaseModel):
+    seq: int
+    data: Any
+    at: datetime
+
+
+class OutputPage(BaseModel):
+    outputs: list[OutputOut]
+    next: int | None = Field(description="The `after` of the next page; null at the end for now.")
+    state: State = Field(description="Read before the outputs: terminal and no next is the end.")
+
+
+class WorkerOut(BaseModel):
+    name: str
+    queues: list[str]
+    capacity: int = Field(description="Jobs that it runs at once.")
+    busy: int = Field(description="Jobs that it held at its last beat.")
+    release: str
+    pid: int
+    host: str
+    last_beat_age_s: float
+    state: Life
+
+    @classmethod
+    def of(cls, status: WorkerStatus) -> WorkerOut:
+        return cls(**worker_fields(status))
+
+
+class RunningOut(BaseModel):
+    id: UUID
+    task: str
+    queue: str
+    since: datetime
+
+
+class WorkerDetail(WorkerOut):
+    safe_to_stop: bool = Field(
+        description="No job runs there. A worker that does not drain may take one right away."
+    )
+    running: list[RunningOut] = Field(description="The jobs that you may see, oldest first.")
+    running_of_others: int = Field(description="How many more run there, of other tenants.")
+
+    @classmethod
+    def seen_by(cls, tenant: str | None, stop: Stop) -> WorkerDetail:
+        """``tenant``: whose jobs are named; None names all."""
+        seen = [job for job in stop.running if tenant in (None, job.tenant)]
+        return cls(
+            **worker_fields(stop.worker),
+            safe_to_stop=stop.is_safe,
+            running=[
+                RunningOut(id=job.id, task=job.task, queue=job.queue, since=job.since)
+                for job in seen
+            ],
+            running_of_others=len(stop.running) - len(seen),
+        )
+
+
+def worker_fields(status: WorkerStatus) -> dict[str, Any]:
+    return {**vars(status), "last_beat_age_s": round(status.last_beat_age_s, 3)}
+
+
 class QueueOut(BaseModel):
     name: str
     depth: int = Field(description="Jobs that could go now; counting stops at 10,000.")
     scheduled: int = Field(description="Jobs whose time has not come; stops at 10,000.")
+    held: int = Field(description="Jobs on hold, as their hold_reason says; stops at 10,000.")
     oldest_age_s: float
     in_flight: int = Field(description="On the broker or running.")
     capacity: int = Field(description="Jobs that the live workers run at once.")
@@ -163,6 +228,7 @@ class QueueOut(BaseModel):
             name=load.name,
             depth=load.due,
             scheduled=load.scheduled,
+            held=load.held,
             oldest_age_s=round(load.oldest_due_s, 3),
             in_flight=load.in_flight,
             capacity=load.capacity,
@@ -187,9 +253,9 @@ class ProblemOut(BaseModel):
 # What a list shows; payloads, results and tracebacks stay in the table.
 SUMMARY_FIELDS = tuple(JobSummary.model_fields)
 DETAIL_FIELDS = (
-    *SUMMARY_FIELDS, "due", "hold_reason", "start_by", "ordering_key", "cancel_requested_at",
-    "idempotency_key", "payload", "progress", "result", "result_note", "error_type",
-    "error_message",
+    *SUMMARY_FIELDS, "due", "hold_reason", "held_at", "start_by", "ordering_key",
+    "cancel_requested_at", "idempotency_key", "payload", "progress", "result", "result_note",
+    "error_type", "error_message",
 )  # fmt: skip
 
 

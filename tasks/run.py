@@ -19,7 +19,7 @@ from uuid import UUID
 from celery.exceptions import Retry
 from django.db import connection
 
-from tasks import ledger, metrics
+from tasks import connections, ledger, metrics
 from tasks.board import BOARD, Word
 from tasks.errors import Cancelled, Draining, InvalidPayload, LeaseLost
 from tasks.ledger import Claim
@@ -35,6 +35,8 @@ CHECK_EVERY_S = 1.0
 STOPS_AFTER_LEASES = 2 / 3
 # Seconds between two writes of the progress; the last one (done == total) is always written.
 PROGRESS_EVERY_S = 0.5
+# Seconds for which a body that writes waits for a database that is away.
+DATABASE_PATIENCE_S = 10.0
 MESSAGE_MAX = 500  # characters of a progress message
 
 
@@ -140,7 +142,7 @@ class Run:
 
     def checkpoint(self, data: Any) -> None:
         """Keep where the work stands; the next run finds it in ``last_checkpoint``."""
-        self.require(ledger.checkpoint(self.claim.id, self.fence, stored(data, "checkpoint")))
+        self.require(self.write(ledger.checkpoint, stored(data, "checkpoint")))
 
     def progress(self, done: int, total: int | None = None, message: str = "") -> None:
         """For people who watch. Written at most twice a second, and at the end."""
@@ -149,11 +151,11 @@ class Run:
             return
         self.reported_at = now
         data = {"done": done, "total": total, "message": message[:MESSAGE_MAX]}
-        self.require(ledger.progress(self.claim.id, self.fence, stored(data, "progress")))
+        self.require(self.write(ledger.progress, stored(data, "progress")))
 
     def emit(self, seq: int, data: Any) -> None:
         """An output row, once per job and ``seq``: a second run shows a reader nothing twice."""
-        self.require(ledger.emit(self.claim.id, self.fence, seq, stored(data, "output")))
+        self.require(self.write(ledger.emit, seq, stored(data, "output")))
 
     def step(self, name: str, function: Callable[..., Any]) -> Any:
         """Do it once: the result is kept, and every later run gets it without the call.
@@ -164,15 +166,22 @@ class Run:
         """
         if open_transactions() > self.transactions:
             raise RuntimeError(f"step {name!r} inside a transaction: its record could be lost")
-        begun = ledger.begin_step(self.claim.id, self.fence, name)
+        begun = self.write(ledger.begin_step, name)
         if begun is None:
             raise LeaseLost("this run no longer owns its job")
         if begun.is_done:
             return begun.result
         step = Step(name, ambiguous=begun.is_ambiguous)
         result = stored(function(step) if takes_step(function) else function(), f"step {name!r}")
-        self.require(ledger.end_step(self.claim.id, self.fence, name, result))
+        self.require(self.write(ledger.end_step, name, result))
         return json.loads(result)
+
+    def write[T](self, change: Callable[..., T], *values: Any) -> T:
+        """With the fence. A restart of the database is waited out, unless the body is in a
+        transaction: that one is lost."""
+        return connections.persisting(
+            change, self.claim.id, self.fence, *values, deadline_s=DATABASE_PATIENCE_S
+        )
 
     def require(self, happened: bool) -> None:
         if not happened:

@@ -77,6 +77,7 @@ def of_queues(loads: Iterable[QueueLoad]) -> Iterator[Metric]:
     for load in loads:
         jobs.add_metric([load.name, "queued"], load.due)
         jobs.add_metric([load.name, "scheduled"], load.scheduled)
+        jobs.add_metric([load.name, "held"], load.held)
         jobs.add_metric([load.name, "dispatched"], load.dispatched)
         jobs.add_metric([load.name, "running"], load.running)
         oldest.add_metric([load.name], load.oldest_due_s)

@@ -19,7 +19,7 @@ from django.db import DatabaseError
 
 from tasks import connections, ledger, links, metrics, wake
 from tasks.board import BOARD
-from tasks.errors import Cancelled, LeaseLost
+from tasks.errors import Cancelled, InvalidPayload, LeaseLost
 from tasks.ledger import ErrorReport
 from tasks.run import Run
 from tasks.safe_result import safe_result
@@ -27,8 +27,9 @@ from tasks.states import Failure, Outcome, State
 
 log = structlog.get_logger(__name__)
 
-# Seconds for which a run that ends waits for a database that is away. Then its lease runs out.
-DATABASE_PATIENCE_S = 10.0
+# Seconds for which a run that ended waits for a database that is away. Its effects have happened,
+# only the record is missing: giving up means doing them again.
+DATABASE_PATIENCE_S = 60.0
 # Seconds after which a job that Celery's Reject(requeue=True) sent back runs again.
 REQUEUE_DELAY_S = 1.0
 IGNORED_RESULT = "ignored by the task"
@@ -72,6 +73,12 @@ def interrupted(run: Run, exc: Exception) -> None:
     else:
         delay_s = float(getattr(exc, "seconds", getattr(exc, "retry_after", 0)))
         end(run, "given_back", ledger.give_back, delay_s=delay_s)
+
+
+def held(run: Run, exc: InvalidPayload) -> None:
+    """This release cannot run the job; another one may."""
+    log.warning("job_incompatible", task=run.claim.task, problem=str(exc))
+    end(run, "held", ledger.hold_incompatible, problem=str(exc))
 
 
 def unreported(run: Run, outcome: Any) -> None:

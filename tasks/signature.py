@@ -96,11 +96,21 @@ class Signature:
     def load(self, payload: Mapping[str, object]) -> dict[str, object]:
         """The inverse, on the worker; ``InvalidPayload`` if this release no longer fits it."""
         self._check_names(payload)
-        loaded: dict[str, object] = {}
-        for name, value in payload.items():
-            parameter = self._parameter(name)
-            loaded[name] = value if type(value) in parameter.exact else parameter.load(value)
-        return loaded
+        return {name: self._loaded(name, value) for name, value in payload.items()}
+
+    def _loaded(self, name: str, value: object) -> Any:
+        parameter = self._parameter(name)
+        if type(value) in parameter.exact:
+            return value
+        try:
+            return parameter.load(value)
+        except InvalidPayload:
+            raise
+        except Exception as exc:  # of a validator of the task; its text may quote the value
+            raise InvalidPayload(
+                f"expected {parameter.expected}; its check raised {type(exc).__name__}",
+                path=path_to("$", name),
+            ) from exc
 
     def schema(self) -> dict[str, Any]:
         """JSON Schema of the payload, best effort: what has no schema is ``{}``."""

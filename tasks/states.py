@@ -42,6 +42,13 @@ class Failure(StrEnum):
     AMBIGUOUS = "ambiguous"  # irreversible work whose process died
 
 
+class Hold(StrEnum):
+    """Why a queued job must not run now; the beginning of ``hold_reason``."""
+
+    TASK_UNKNOWN = "task unknown"  # to the worker that got it
+    INCOMPATIBLE = "incompatible"  # its payload does not fit the task of the worker's release
+
+
 class Outcome(StrEnum):
     """How an attempt ended."""
 

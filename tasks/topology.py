@@ -114,6 +114,11 @@ class Topology:
         return [q.name for q in self.queues.values() if q.downstream == queue.downstream]
 
     @property
+    def leases_s(self) -> list[float]:
+        """Every length of a lease; a queue that is not declared has the default."""
+        return [LEASE_S, *(queue.lease for queue in self.queues.values())]
+
+    @property
     def visibility_timeout_s(self) -> int:
         """Longer than any run and its drain, so the broker never redelivers what still runs."""
         longest_s = max((q.time_limit + q.stop_grace_s for q in self.queues.values()), default=330)

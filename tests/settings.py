@@ -3,6 +3,6 @@
 from project.settings import *  # noqa: F403
 from project.settings import INSTALLED_APPS
 
-INSTALLED_APPS = [*INSTALLED_APPS, "tests.shop"]
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.sample_shop"]
 # Nothing is collected: WhiteNoise serves what the finders find.
 STATIC_ROOT = None

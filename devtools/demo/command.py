@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import sys
 import time
@@ -24,8 +25,9 @@ from devtools.demo.orders_file import BadFile, Order, read_orders
 from devtools.demo.posting import Posting, posting
 from devtools.demo.progress import display
 from devtools.demo.report import show, show_verdict
-from devtools.interrupts import StopRequested
-from devtools.ports import LOOPBACK, PortTaken, start_on_free_port
+from devtools.given_servers import refuse_silent_servers
+from devtools.interrupts import StopRequested, acknowledged
+from devtools.ports import LOOPBACK, PortTaken, port_number, start_on_free_port
 from devtools.stack import Ports, Stack, Worker
 from devtools.supervisor import Supervisor
 
@@ -67,6 +69,7 @@ def main(argv: Sequence[str]) -> int:
             f"error: {problem}", style="red", markup=False, soft_wrap=True
         )
         return 2
+    refuse_silent_servers(os.environ)
     return run(given, console, orders)
 
 
@@ -92,7 +95,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     for server in ("web", "flower", "postgres", "redis"):
         parser.add_argument(
-            f"--port-{server}", type=int, metavar="N", help="any free one if not given"
+            f"--port-{server}", type=port_number, metavar="N", help="any free one if not given"
         )
     return parser.parse_args(argv)
 
@@ -110,7 +113,8 @@ def run(given: argparse.Namespace, console: Console, orders: Sequence[Order]) ->
         show_verdict(console, seen, found)
         if given.keep:
             stay(console, stack)
-        console.print("Stopping everything, who takes work in first ...")
+        else:
+            console.print("Stopping everything, who takes work in first ...")
     return 1 if found else 0
 
 
@@ -159,7 +163,7 @@ def grant_access(stack: Stack) -> Access:
     name = f"demo-{secrets.token_hex(4)}"
     password = secrets.token_urlsafe(9)
     login = {"ADMIN_NAME": name, "ADMIN_PASSWORD": password}
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as pool, acknowledged():
         client = pool.submit(
             stack.manage, "api_client", name, "--tenant", name, "--scopes", "enqueue,read"
         )
@@ -186,8 +190,8 @@ def stay(console: Console, stack: Stack) -> None:
         while True:
             stack.supervisor.raise_for_failed()
             time.sleep(0.5)
-    except StopRequested:
-        return
+    except StopRequested as stop:
+        stop.acknowledge()
 
 
 # --- the work -------------------------------------------------------------------------------
@@ -205,7 +209,7 @@ def capture_all(
     with closing(stack.connect()) as connection:
         refuse_foreign_jobs(connection)
         began = time.monotonic()
-        with posting(stack.web_url, access.token, orders, seed=seed) as calls:
+        with posting(stack.web_url, access.token, orders, seed=seed) as calls, acknowledged():
             watch(console, stack, connection, access.tenant, calls, len(orders))
         seconds = time.monotonic() - began
         jobs = ledger_view.jobs_of(connection, access.tenant)

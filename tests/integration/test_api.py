@@ -479,7 +479,7 @@ def test_queues_show_what_waits_and_what_runs(acme: Caller) -> None:
     assert {"default", "payments", "bulk", "webhooks"} <= set(queues)
     assert queues["default"].pop("oldest_age_s") >= 0
     assert queues["default"] == {
-        "name": "default", "depth": 1, "scheduled": 1, "in_flight": 2, "capacity": 0,
+        "name": "default", "depth": 1, "scheduled": 1, "held": 0, "in_flight": 2, "capacity": 0,
         "workers": 0, "paused": False,
     }  # fmt: skip
 
@@ -562,7 +562,8 @@ def test_the_schema_is_open_and_describes_every_call(client: Client) -> None:
     schema = client.get("/api/openapi.json").json()
     assert {
         "/api/jobs", "/api/jobs/{job_id}", "/api/jobs/{job_id}/cancel",
-        "/api/jobs/{job_id}/replay", "/api/queues",
+        "/api/jobs/{job_id}/replay", "/api/jobs/{job_id}/outputs", "/api/queues",
+        "/api/workers", "/api/workers/{name}",
     } == set(schema["paths"])  # fmt: skip
     enqueue = schema["paths"]["/api/jobs"]["post"]
     assert "Idempotency-Key" in [p["name"] for p in enqueue["parameters"]]

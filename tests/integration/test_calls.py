@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -24,7 +24,7 @@ from tasks.task import LedgerTask
 from tasks.testing import run_jobs
 from tests.habits import habit
 from tests.processes import environment
-from tests.shop import tasks as shop
+from tests.sample_shop import tasks as shop
 
 pytestmark = pytest.mark.django_db
 
@@ -90,6 +90,16 @@ def test_two_calls_are_two_jobs() -> None:
     assert shop.add.delay(1, 2).id != shop.add.delay(1, 2).id
 
 
+@habit("argument types")
+@pytest.mark.parametrize("value", [(1, 2), {1, 2}, date(2030, 1, 1), {1: "a"}])
+def test_an_argument_that_celery_would_change_is_refused_with_the_hint_to_annotate(
+    value: object,
+) -> None:
+    with pytest.raises(InvalidPayload, match="annotate|text"):
+        shop.untyped.delay(value)
+    assert not Job.objects.exists()
+
+
 @habit("wrong arguments")
 def test_arguments_that_do_not_fit_are_a_type_error_as_in_celery() -> None:
     with pytest.raises(TypeError, match="positional arguments"):
@@ -110,7 +120,7 @@ def test_arguments_that_do_not_fit_are_a_type_error_as_in_celery() -> None:
         lambda: shop.add.si(1, 2).apply_async(),
         lambda: shop.add.s(1, 2).set(countdown=0).apply_async(),
         lambda: signature(dict(shop.add.s(1, y=2)), app=app).delay(),
-        lambda: signature("tests.shop.tasks.add", args=(1, 2), app=app).delay(),
+        lambda: signature("tests.sample_shop.tasks.add", args=(1, 2), app=app).delay(),
     ],
 )
 def test_a_signature_becomes_a_job(call: Callable[[], Any]) -> None:
@@ -122,7 +132,7 @@ def test_a_signature_becomes_a_job(call: Callable[[], Any]) -> None:
 
 @habit("send_task")
 def test_send_task_by_name_accepts_a_job() -> None:
-    result = app.send_task("tests.shop.tasks.add", [1], {"y": 2}, countdown=0)
+    result = app.send_task("tests.sample_shop.tasks.add", [1], {"y": 2}, countdown=0)
     run_jobs()
     assert result.get() == 3
 
@@ -130,7 +140,7 @@ def test_send_task_by_name_accepts_a_job() -> None:
 @habit("send_task")
 def test_send_task_takes_countdown_eta_and_id_by_position_too() -> None:
     job_id = uuid4()
-    app.send_task("tests.shop.tasks.add", [1], {}, 60, None, str(job_id))
+    app.send_task("tests.sample_shop.tasks.add", [1], {}, 60, None, str(job_id))
     assert only_job().id == job_id
     assert run_jobs() == []
 
@@ -138,14 +148,14 @@ def test_send_task_takes_countdown_eta_and_id_by_position_too() -> None:
 @habit("send_task")
 def test_send_task_refuses_what_apply_async_refuses() -> None:
     with pytest.raises(TypeError, match="exchange is not supported by LedgerTask: name a queue"):
-        app.send_task("tests.shop.tasks.add", [1], exchange="elsewhere")
+        app.send_task("tests.sample_shop.tasks.add", [1], exchange="elsewhere")
 
 
 SENDER = """
 import django
 django.setup()
 from project.celery import app
-print(app.send_task("tests.shop.tasks.add", [1]).id)
+print(app.send_task("tests.sample_shop.tasks.add", [1]).id)
 """
 
 
@@ -181,7 +191,7 @@ def test_a_name_given_by_hand_is_the_name_everywhere() -> None:
 @habit("beat")
 def test_an_entry_of_celery_beat_becomes_a_job() -> None:
     entry = ScheduleEntry(
-        name="nightly", task="tests.shop.tasks.add", schedule=timedelta(days=1), args=(1, 2),
+        name="nightly", task="tests.sample_shop.tasks.add", schedule=timedelta(days=1), args=(1, 2),
         options={"queue": "bulk", "expires": 3600}, app=app,
     )  # fmt: skip
     scheduler = Scheduler(app, lazy=True)
@@ -288,9 +298,9 @@ def test_the_queue_of_the_task_else_the_default_is_taken() -> None:
 @pytest.mark.parametrize(
     "routes",
     [
-        {"tests.shop.*": {"queue": "webhooks"}},
-        {"tests.shop.tasks.add": "webhooks"},
-        ([("tests.shop.*", {"queue": Queue("webhooks")})],),
+        {"tests.sample_shop.*": {"queue": "webhooks"}},
+        {"tests.sample_shop.tasks.add": "webhooks"},
+        ([("tests.sample_shop.*", {"queue": Queue("webhooks")})],),
         webhooks_for_all,
     ],
 )
@@ -307,7 +317,7 @@ def test_task_routes_name_the_queue_of_tasks_that_name_none(routes: Any) -> None
 @habit("task_routes")
 def test_a_route_without_a_queue_is_refused() -> None:
     with (
-        routes_of_celery({"tests.shop.*": {"routing_key": "x"}}),
+        routes_of_celery({"tests.sample_shop.*": {"routing_key": "x"}}),
         pytest.raises(TypeError, match="name a queue, not routing_key"),
     ):
         shop.add.delay(1)
@@ -469,6 +479,8 @@ def test_map_and_chunks_are_refused_and_name_enqueue_many(call: Callable[[], Any
         ({"key": "a:{x}", "dedupe_window": 5}, "not both"),
         ({"key": "a:{y}"}, "y is no parameter of the task"),
         ({"max_crashes": 0}, "at least 1"),
+        ({"max_retry": 3}, "do you mean max_retries"),
+        ({"autoretry": (ValueError,)}, "do you mean autoretry_for"),
     ],
 )
 @habit("rate_limit", "acks_late", "reject_on_worker_lost", "serializer", "pydantic")
@@ -498,7 +510,7 @@ def test_a_rate_limit_for_all_tasks_does_not_reach_a_ledger_task_unseen() -> Non
 @habit("rate_limit")
 def test_a_rate_limit_at_run_time_is_refused() -> None:
     with pytest.raises(TypeError, match=r"Downstream\(rate="):
-        app.control.rate_limit("tests.shop.tasks.add", "10/m")
+        app.control.rate_limit("tests.sample_shop.tasks.add", "10/m")
 
 
 @habit("custom base class")
@@ -631,7 +643,7 @@ def test_both_publish_signals_are_sent_and_headers_added_by_them_travel() -> Non
         signals.after_task_publish.disconnect(after)
     [job] = run_jobs()
     assert seen == [result.id, result.id]
-    assert job.result["headers"] == {"added": "tests.shop.tasks.look_at_request"}
+    assert job.result["headers"] == {"added": "tests.sample_shop.tasks.look_at_request"}
 
 
 @habit("Ignore")
@@ -648,7 +660,7 @@ def test_an_expected_error_fails_the_job_and_is_no_error_in_the_log(
 ) -> None:
     shop.fail_as_expected.delay()
     [job] = run_jobs()
-    assert (job.state, job.error_type) == ("failed", "tests.shop.tasks.Expected")
+    assert (job.state, job.error_type) == ("failed", "tests.sample_shop.tasks.Expected")
     raised = [record for record in caplog.records if "raised" in record.getMessage()]
     assert [record.levelname for record in raised] == ["INFO"]
 

@@ -105,6 +105,16 @@ def test_plain_celery_tasks_are_named_in_one_warning(declare: Callable[..., Any]
     assert not warning.is_serious()
 
 
+def test_a_queue_that_nobody_declared_is_said_with_what_was_meant(
+    declare: Callable[..., Any],
+) -> None:
+    task = declare(capture, queue="payment")
+    [warning] = [m for m in checks.run_checks() if m.obj == task.name]
+    assert warning.id == "tasks.W002"
+    assert "payments" in (warning.hint or "")
+    assert "-Q payment" in warning.msg
+
+
 def test_the_project_as_it_comes_has_no_message() -> None:
     """In a process of its own: Celery runs the checks while the tasks are being imported."""
     done = subprocess.run(

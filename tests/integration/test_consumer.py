@@ -91,7 +91,7 @@ def test_what_was_never_a_message_is_parked_too(corner: Corner) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_job_whose_task_the_worker_does_not_know_goes_back_to_the_ledger(corner: Corner) -> None:
+def test_a_job_whose_task_the_worker_does_not_know_is_held_in_the_ledger(corner: Corner) -> None:
     job = dispatched_job(task="orders.of_the_next_release")
     with worker("default", "-c", "1", env=corner.env) as process:
         corner.send_task(job.task, id=str(job.id), dispatch_no=1)
@@ -99,7 +99,7 @@ def test_a_job_whose_task_the_worker_does_not_know_goes_back_to_the_ledger(corne
         wait_until(lambda: corner.unacked() == 0, what="acked")
         process.wait_for("job_unknown_here")
     job.refresh_from_db()
-    assert (job.attempts, job.crashes, job.due) == (0, 0, False)
+    assert (job.attempts, job.crashes, job.hold_reason) == (0, 0, "task unknown")
     assert not ParkedMessage.objects.exists()
 
 

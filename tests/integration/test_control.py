@@ -20,7 +20,7 @@ from tests.broker import Corner, trace_table
 from tests.habits import habit
 from tests.ledger_tasks import trace
 from tests.processes import environment, relay, wait_until, worker
-from tests.shop import tasks as shop
+from tests.sample_shop import tasks as shop
 
 LEDGER_TASKS = ("default", "-c", "1", "-I", "tests.ledger_tasks")
 

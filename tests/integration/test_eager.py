@@ -14,7 +14,7 @@ from project.celery import app
 from tasks.errors import InvalidPayload
 from tasks.models import Attempt, Job
 from tests.habits import habit
-from tests.shop import tasks as shop
+from tests.sample_shop import tasks as shop
 
 pytestmark = pytest.mark.django_db
 
@@ -90,7 +90,7 @@ def test_a_body_that_enqueues_has_its_child_run_at_once(eager: None) -> None:
 
 @habit("task_always_eager")
 def test_send_task_is_eager_too(eager: None) -> None:
-    assert app.send_task("tests.shop.tasks.add", [1, 2]).get() == 3
+    assert app.send_task("tests.sample_shop.tasks.add", [1, 2]).get() == 3
 
 
 @habit("task_always_eager", "self.request")

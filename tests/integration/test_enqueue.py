@@ -326,6 +326,7 @@ def test_a_payload_that_cannot_be_stored_or_does_not_fit_is_refused_by_name(
         ({"start_by": datetime(2030, 1, 1)}, "start_by"),  # noqa: DTZ001
         ({"tenant": "x" * 101}, "tenant"),
         ({"tenant": "a\x00"}, "tenant"),
+        ({"tenant": None}, "tenant"),
         ({"ordering_key": "a b"}, "visible ASCII"),
     ],
 )

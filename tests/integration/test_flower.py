@@ -18,7 +18,7 @@ from devtools.ports import LOOPBACK, free_port
 from tasks.models import Job, OperatorAction
 from tests.habits import habit
 from tests.processes import Process, environment, relay, running, wait_until, worker
-from tests.shop import tasks as shop
+from tests.sample_shop import tasks as shop
 
 USER = "ops:secret"
 
@@ -83,7 +83,7 @@ def test_flower_shows_the_job_to_those_with_the_password_and_changes_nothing() -
 
         result = shop.add.delay(1, 2)
         task = wait_until(lambda: site.task(result.id), within_s=30, what="Flower has seen it")
-        assert (task["uuid"], task["name"]) == (result.id, "tests.shop.tasks.add")
+        assert (task["uuid"], task["name"]) == (result.id, "tests.sample_shop.tasks.add")
         assert site.status(f"/task/{result.id}", USER) == 200
 
         later = shop.add.apply_async((1, 2), countdown=3600)

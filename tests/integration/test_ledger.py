@@ -69,6 +69,8 @@ WRITERS: dict[str, Callable[[Job], Any]] = {
     "dispatch_here": lambda job: ledger.dispatch_here(job.id),
     "dispatch_again": lambda job: ledger.dispatch_again(job.queue, -1.0, 10),
     "undispatch": lambda job: ledger.undispatch([of(job)]),
+    "hold_unknown": lambda job: ledger.hold_unknown(job.id, job.dispatch_no),
+    "hold_incompatible": lambda job: ledger.hold_incompatible(job.id, job.fence, problem="no"),
     "expire": lambda _: ledger.expire(10),
     "claim": lambda job: ledger.claim(job.id, job.dispatch_no, worker="", release="", lease_s=9),
     "succeed": lambda job: succeed(job.id, job.fence),
@@ -115,7 +117,9 @@ def test_a_stale_message_cannot_claim_what_was_dispatched_again() -> None:
     assert ledger.claim(job.id, again.dispatch_no, worker="", release="", lease_s=15)
 
 
-@pytest.mark.parametrize("writer", ["succeed", "retry", "fail", "end_cancelled", "give_back"])
+@pytest.mark.parametrize(
+    "writer", ["succeed", "retry", "fail", "end_cancelled", "give_back", "hold_incompatible"]
+)
 def test_a_stale_worker_cannot_finish_a_reclaimed_job(writer: str) -> None:
     stale = job_in(State.RUNNING)
     assert ledger.crash(stale.id, stale.fence, max_crashes=3, reason="lost") == State.QUEUED
@@ -267,6 +271,7 @@ def test_what_nobody_needs_any_more_expires_before_its_first_start_only() -> Non
         "failure = 'error'",
         "idempotency_key = NULL",
         "priority = 101",
+        "hold_reason = 'paused', state = 'dispatched', dispatched_at = now()",
     ],
 )
 def test_impossible_rows_are_refused_by_the_schema(impossible: str) -> None:

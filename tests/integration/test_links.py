@@ -14,7 +14,7 @@ from tasks.links import Followers
 from tasks.models import Job
 from tasks.testing import run_jobs
 from tests.habits import habit
-from tests.shop import tasks as shop
+from tests.sample_shop import tasks as shop
 
 pytestmark = pytest.mark.django_db
 

@@ -57,6 +57,7 @@ def test_jobs_are_counted_by_queue_and_state(client: Client) -> None:
     caller.enqueued()
     caller.enqueued()
     caller.enqueued(run_at="2090-01-01T00:00:00Z")
+    execute("UPDATE tasks_job SET hold_reason = 'paused' WHERE id = %s", [caller.enqueued()])
     set_state(caller.enqueued(), "dispatched")
     set_state(caller.enqueued(), "running")
     set_state(caller.enqueued(), "succeeded")
@@ -64,6 +65,7 @@ def test_jobs_are_counted_by_queue_and_state(client: Client) -> None:
     figures = scrape(client)
     assert figures["tasks_jobs", "default", "queued"] == 2
     assert figures["tasks_jobs", "default", "scheduled"] == 1
+    assert figures["tasks_jobs", "default", "held"] == 1
     assert figures["tasks_jobs", "default", "dispatched"] == 1
     assert figures["tasks_jobs", "default", "running"] == 1
     assert figures["tasks_dead_letters", "default"] == 1

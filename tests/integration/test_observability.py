@@ -20,12 +20,12 @@ CALLER = """
 import django
 django.setup()
 from project.celery import app
-from tests.shop import tasks as shop
+from tests.sample_shop import tasks as shop
 
 def call():
     calls = {
         "add": shop.add.delay(1, 2),
-        "by name": app.send_task("tests.shop.tasks.add", [3, 4]),
+        "by name": app.send_task("tests.sample_shop.tasks.add", [3, 4]),
         "retry": shop.retry_by_hand.delay(countdown=0),
         "fail": shop.fail.delay("broken"),
     }
@@ -65,11 +65,11 @@ with sentry_sdk.start_transaction(name="checkout") as transaction:
     [error] = [event for event in events if event.get("level") == "error"]
     assert error["exception"]["values"][-1]["type"] == "Unavailable"
     assert error["tags"]["celery_task_id"] == called["fail"]
-    assert error["transaction"] == "tests.shop.tasks.fail"
+    assert error["transaction"] == "tests.sample_shop.tasks.fail"
 
     runs = [
         line for line in lines(sent)
-        if line["type"] == "transaction" and line["transaction"].startswith("tests.shop")
+        if line["type"] == "transaction" and line["transaction"].startswith("tests.sample_shop")
     ]  # fmt: skip
     names = sorted(run["transaction"].rpartition(".")[2] for run in runs)
     assert names == ["add", "add", "fail", "retry_by_hand", "retry_by_hand"]
@@ -93,4 +93,4 @@ def test_opentelemetry_joins_caller_and_run_into_one_trace(tmp_path: Path) -> No
         assert producer["context"]["trace_id"] == span["context"]["trace_id"]
         assert producer["end_time"]
     errors = {s["name"] for s in consumers if s["status"]["status_code"] == "ERROR"}
-    assert errors == {"run/tests.shop.tasks.fail"}
+    assert errors == {"run/tests.sample_shop.tasks.fail"}

@@ -17,9 +17,9 @@ from tasks.models import Job, ParkedMessage
 from tests.broker import Corner, trace_table
 from tests.habits import habit
 from tests.processes import relay, wait_until, worker
-from tests.shop import tasks as shop
+from tests.sample_shop import tasks as shop
 
-ADD = "tests.shop.tasks.add"
+ADD = "tests.sample_shop.tasks.add"
 TWICE, ALIEN, MISFIT = str(uuid4()), "order-7", str(uuid4())
 # Databases are made for tests that ask for one.
 pytestmark = pytest.mark.django_db
@@ -85,7 +85,7 @@ def calls(found: Left) -> dict[str, UUID]:
 
 def messages(corner: Corner) -> dict[str, UUID]:
     """What plain Celery has sent: to plain tasks, and to ours before they were ours."""
-    corner.send_task("tests.shop.tasks.plain_note", "plain")
+    corner.send_task("tests.sample_shop.tasks.plain_note", "plain")
     for _ in range(2):
         corner.send_task(ADD, 1, 2, id=TWICE)
     callback = dict(shop.note.si("followed"))

@@ -17,7 +17,7 @@ from tasks import ledger
 from tasks.models import Job
 from tasks.testing import run_jobs
 from tests.habits import habit
-from tests.shop import tasks as shop
+from tests.sample_shop import tasks as shop
 
 pytestmark = pytest.mark.django_db
 
@@ -33,7 +33,7 @@ def test_a_result_tells_state_and_value() -> None:
     assert (result.status, result.ready(), result.result) == ("PENDING", False, None)
     run_jobs()
     assert (result.status, result.ready(), result.successful()) == ("SUCCESS", True, True)
-    assert (result.get(), result.result, result.name) == (3, 3, "tests.shop.tasks.add")
+    assert (result.get(), result.result, result.name) == (3, 3, "tests.sample_shop.tasks.add")
     assert abs((result.date_done - datetime.now(UTC)).total_seconds()) < 30
     assert AsyncResult(result.id, app=app).get() == 3
 

@@ -11,7 +11,7 @@ from celery.exceptions import MaxRetriesExceededError, Retry
 from tasks.models import Attempt, Job
 from tasks.testing import run_jobs
 from tests.habits import habit
-from tests.shop import tasks as shop
+from tests.sample_shop import tasks as shop
 
 pytestmark = pytest.mark.django_db
 
@@ -53,7 +53,7 @@ def test_a_retry_waits_in_the_ledger(options: dict[str, Any], seconds: float) ->
 @pytest.mark.parametrize(
     ("exc", "error"),
     [
-        (True, "tests.shop.tasks.Unavailable"),
+        (True, "tests.sample_shop.tasks.Unavailable"),
         (False, "celery.exceptions.MaxRetriesExceededError"),
     ],
 )

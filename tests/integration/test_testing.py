@@ -20,7 +20,7 @@ from tasks.errors import InvalidPayload
 from tasks.models import Attempt, Job
 from tasks.testing import assert_enqueued, run_jobs, run_jobs_fixture  # noqa: F401
 from tests.processes import environment, relay, wait_until, worker
-from tests.shop import tasks as shop
+from tests.sample_shop import tasks as shop
 
 RunJobs = Callable[..., list[Job]]
 
@@ -133,7 +133,7 @@ def test_a_retry_with_a_delay_is_returned_as_queued(run_jobs: RunJobs) -> None:
     shop.retry_by_hand.delay(countdown=60)
     [job] = run_jobs()
     assert (job.state, job.attempts) == ("queued", 1)
-    assert job.error_type == "tests.shop.tasks.Unavailable"
+    assert job.error_type == "tests.sample_shop.tasks.Unavailable"
     [job] = run_jobs(include_scheduled=True)
     assert (job.state, job.result, job.attempts) == ("succeeded", "retries: 1", 2)
 
@@ -149,7 +149,9 @@ def test_an_expired_or_cancelled_job_does_not_run(run_jobs: RunJobs) -> None:
 @pytest.mark.django_db
 def test_jobs_that_enqueue_each_other_for_ever_are_stopped(run_jobs: RunJobs) -> None:
     shop.without_end.delay()
-    with pytest.raises(RuntimeError, match=r"after 20 runs:\n  20 x tests.shop.tasks.without_end"):
+    with pytest.raises(
+        RuntimeError, match=r"after 20 runs:\n  20 x tests.sample_shop.tasks.without_end"
+    ):
         run_jobs(limit=20)
 
 
@@ -171,10 +173,10 @@ def test_assert_enqueued_tells_what_is_enqueued_instead_and_hides_secrets() -> N
     with pytest.raises(AssertionError) as failure:
         assert_enqueued(shop.add, x=1, y=3)
     assert str(failure.value).splitlines() == [
-        "not enqueued: tests.shop.tasks.add(x=1, y=3)",
+        "not enqueued: tests.sample_shop.tasks.add(x=1, y=3)",
         "enqueued are:",
-        '  tests.shop.tasks.add({"x":1,"y":2})  differs in: y',
-        '  tests.shop.tasks.charge({"order_id":7,"card":"••••"})',
+        '  tests.sample_shop.tasks.add({"x":1,"y":2})  differs in: y',
+        '  tests.sample_shop.tasks.charge({"order_id":7,"card":"••••"})',
     ]
     assert json.dumps("4111") not in str(failure.value)
 

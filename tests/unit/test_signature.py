@@ -5,14 +5,15 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 import pytest
 from celery import shared_task
+from pydantic import AfterValidator
 
 from tasks.signature import signature_of
-from tests.samples import SECRET, Customer, Line, app, refusal, signature
+from tests.samples import SECRET, Customer, Line, app, refusal, signature, taking
 
 
 def capture(order_id: int, card: str, note: str = "none", *, fast: bool = False) -> None: ...
@@ -135,3 +136,13 @@ def test_a_signature_has_a_json_schema() -> None:
     assert "Line" in schema["$defs"]
     assert schema["required"] == ["order_id", "lines", "odd"]
     assert schema["additionalProperties"] is False
+
+
+def test_a_check_of_the_task_that_breaks_is_a_misfit_and_its_text_is_not_told() -> None:
+    def broken(value: int) -> int:
+        raise KeyError(SECRET)
+
+    checked = taking(Annotated[int, AfterValidator(broken)])
+    refused = refusal(lambda: checked.load({"value": 7}))
+    assert refused.path == "$.value"
+    assert "its check raised KeyError" in refused.message

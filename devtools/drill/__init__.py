@@ -1,0 +1,1 @@
+"""``./dev drill``: rehearsed failures on the real stack, judged by an independent witness."""

@@ -1,0 +1,149 @@
+"""What the witness wrote down, and what follows from it: overlaps, deaths, effects done twice.
+
+Nothing here knows the ledger. Times are the witness's own clock, in seconds.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any
+
+DIED = "died"  # its connection broke before it said how it ended
+
+
+@dataclass
+class Run:
+    """One run of a job, from its first word until it ended or its process was gone."""
+
+    number: int
+    job: str
+    task: str
+    pid: int
+    release: str
+    resumed: bool
+    began: float
+    ended: float | None = None
+    how: str = ""
+
+    @property
+    def died(self) -> bool:
+        return self.how == DIED
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Something done to the world. ``key``: what the caller named it; "" is no name."""
+
+    job: str
+    run: int
+    key: str
+    at: float
+
+
+@dataclass
+class Books:
+    """Threads of the witness share it; each method is one step."""
+
+    runs: list[Run] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    repeats: int = 0
+    _keys: set[str] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self, job: str, task: str, pid: int, release: str, resumed: bool) -> Run:
+        with self._lock:
+            run = Run(len(self.runs), job, task, pid, release, resumed, time.time())
+            self.runs.append(run)
+            return run
+
+    def effect(self, run: Run, key: str) -> bool:
+        """False: an effect of that key was there before, and nothing happens."""
+        with self._lock:
+            if key and key in self._keys:
+                self.repeats += 1
+                return False
+            self._keys.add(key)
+            self.effects.append(Effect(run.job, run.number, key, time.time()))
+            return True
+
+    def end(self, run: Run, how: str) -> None:
+        """The first word counts."""
+        with self._lock:
+            if run.ended is None:
+                run.ended, run.how = time.time(), how
+
+    def page(self) -> dict[str, Any]:
+        with self._lock:
+            return {
+                "runs": [asdict(run) for run in self.runs],
+                "effects": [asdict(effect) for effect in self.effects],
+                "repeats": self.repeats,
+            }
+
+    @classmethod
+    def of(cls, page: Mapping[str, Any]) -> Books:
+        return cls(
+            [Run(**run) for run in page["runs"]],
+            [Effect(**effect) for effect in page["effects"]],
+            page["repeats"],
+        )
+
+
+# --- what follows from it -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Two runs of one job at the same moment."""
+
+    earlier: Run
+    later: Run
+    until: float
+
+
+def runs_by_job(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Each job's runs in the order in which they began."""
+    found: defaultdict[str, list[Run]] = defaultdict(list)
+    for run in sorted(runs, key=lambda run: run.began):
+        found[run.job].append(run)
+    return dict(found)
+
+
+def overlaps(runs: Iterable[Run]) -> list[Overlap]:
+    return [
+        Overlap(earlier, later, min(end_of(earlier), end_of(later)))
+        for of_job in runs_by_job(runs).values()
+        for number, later in enumerate(of_job)
+        for earlier in of_job[:number]
+        if end_of(earlier) > later.began
+    ]
+
+
+def end_of(run: Run) -> float:
+    return float("inf") if run.ended is None else run.ended
+
+
+def second_effects(books: Books) -> list[tuple[Effect, list[Run]]]:
+    """Each effect that a job had before, with the runs that had made it until then."""
+    made: defaultdict[str, list[Run]] = defaultdict(list)
+    again = []
+    for effect in sorted(books.effects, key=lambda effect: effect.at):
+        if made[effect.job]:
+            again.append((effect, list(made[effect.job])))
+        made[effect.job].append(books.runs[effect.run])
+    return again
+
+
+def seconds_until_next_run(runs: Sequence[Run]) -> list[float]:
+    """Of each run whose process died: how long its job waited for the next one."""
+    return [
+        later.began - earlier.ended
+        for of_job in runs_by_job(runs).values()
+        for earlier, later in pairwise(of_job)
+        if earlier.died and earlier.ended is not None and earlier.ended <= later.began
+    ]

@@ -1,0 +1,1 @@
+"""One file per drill: what breaks, what is expected, and when."""

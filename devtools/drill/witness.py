@@ -1,0 +1,123 @@
+"""The witness: a process that jobs report to, and that believes nobody else.
+
+    python -m devtools.drill.witness --port 9000
+
+A run tells it that it begins, what it does to the world and how it ends, all over one TCP
+connection. When the connection breaks before the end, the kernel has closed it: the process
+is dead, and the run ended at that moment. ``GET /books`` is everything it saw.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import sys
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from devtools.child import Program
+from devtools.console import say
+from devtools.drill.books import DIED, Books, Run
+from devtools.ports import LOOPBACK, PortTaken, start_on_free_port
+from devtools.supervisor import Supervisor
+
+READY_WITHIN_S = 20.0
+ANSWERS_WITHIN_S = 30.0
+
+
+class Ear(BaseHTTPRequestHandler):
+    """One connection: one run."""
+
+    server: Witness
+    protocol_version = "HTTP/1.1"  # the connection stays open between two requests
+    run: Run | None = None
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def finish(self) -> None:
+        if self.run is not None:
+            self.server.books.end(self.run, DIED)
+        super().finish()
+
+    def do_GET(self) -> None:
+        self.answer(200, self.server.books.page())
+
+    def do_POST(self) -> None:
+        told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        books = self.server.books
+        if self.path == "/begin":
+            self.run = books.begin(**told)
+            self.answer(201, {"run": self.run.number})
+        elif self.run is None:
+            self.answer(409, {"reason": "no run has begun on this connection"})
+        elif self.path == "/effect":
+            is_new = books.effect(self.run, self.headers.get("Idempotency-Key", ""))
+            self.answer(201 if is_new else 200, {"new": is_new})
+        else:
+            books.end(self.run, told["how"])
+            self.answer(200, {})
+
+    def answer(self, status: int, page: dict[str, Any]) -> None:
+        body = json.dumps(page).encode()
+        self.send_response_only(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class Witness(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, port: int, books: Books) -> None:
+        super().__init__((LOOPBACK, port), Ear)
+        self.books = books
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A process that dies in the middle of a word is what this is for."""
+
+
+# --- its process ----------------------------------------------------------------------------
+
+
+@contextmanager
+def witness() -> Iterator[str]:
+    """Its address. It starts before everything that reports to it, and ends after."""
+    with Supervisor() as supervisor:
+
+        def start(port: int) -> None:
+            argv = [sys.executable, "-m", "devtools.drill.witness", "--port", str(port)]
+            child = supervisor.start(Program(name=f"witness-{port}", role="witness", argv=argv))
+            try:
+                child.wait_for_line("listening", within_s=READY_WITHIN_S)
+            except Exception as failure:
+                if "already in use" not in child.tail():
+                    raise
+                supervisor.kill(child.name)
+                raise PortTaken(str(port)) from failure
+
+        yield f"http://{LOOPBACK}:{start_on_free_port(start)}"
+
+
+def books_of(url: str) -> Books:
+    with urllib.request.urlopen(f"{url}/books", timeout=ANSWERS_WITHIN_S) as answer:
+        return Books.of(json.load(answer))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m devtools.drill.witness", description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    given = parser.parse_args(argv)
+    with Witness(given.port, Books()) as server:
+        say(f"witness: listening on {LOOPBACK}:{given.port}")
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

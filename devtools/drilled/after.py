@@ -1,0 +1,6 @@
+"""The next release: one task more, one task less."""
+
+from devtools.drilled.settings import *  # noqa: F403
+from devtools.drilled.settings import INSTALLED_APPS as COMMON
+
+INSTALLED_APPS = [*COMMON, "devtools.drilled.arriving"]

@@ -1,0 +1,15 @@
+"""A task that only the next release has."""
+
+from __future__ import annotations
+
+from celery import shared_task
+
+from devtools.drilled.reporting import reporting
+from devtools.drilled.settings import DRILL
+from tasks.task import LedgerTask
+
+
+@shared_task(base=LedgerTask, queue=DRILL.name, api=True)
+def arriving(number: int) -> None:
+    with reporting() as report:
+        report.effect()
