@@ -24,6 +24,7 @@ def main(argv: list[str]) -> int:
                 *rest,
             ],
             env,
+            ends_by_interrupt=True,
         )
 
 

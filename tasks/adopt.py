@@ -16,6 +16,9 @@ from tasks.signature import signature_of
 
 log = structlog.get_logger(__name__)
 
+# A message is adopted once, and that is the first dispatch of its job.
+ADOPTED_DISPATCH_NO = 1
+INT4_MAX = 2**31 - 1
 # Seconds for which an adoption waits for a database that is away.
 DATABASE_PATIENCE_S = 10.0
 # What such a message brings along, under the names of Celery's request.
@@ -73,6 +76,14 @@ def park(
         headers=headers,
         body=body,
     )
+
+
+def dispatch_no_of(carried: object) -> int:
+    """What a message carries, or for one that carries nothing, what it got when it was adopted.
+
+    A stranger may have written what no dispatch has.
+    """
+    return carried if type(carried) is int and 0 <= carried <= INT4_MAX else ADOPTED_DISPATCH_NO
 
 
 def job_id_of(message_id: str) -> UUID:

@@ -15,7 +15,14 @@ from typing import Any
 
 import structlog
 from celery import Celery, signals
-from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, connections
+from django.db import (
+    DEFAULT_DB_ALIAS,
+    DatabaseError,
+    InterfaceError,
+    OperationalError,
+    connections,
+)
+from psycopg.pq import TransactionStatus
 
 log = structlog.get_logger(__name__)
 
@@ -59,16 +66,18 @@ def drop_unusable() -> None:
 def reconnecting[T](function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call it; when the connection turns out to be dead, once more on a new one.
 
-    For one conditional statement outside a transaction. That statement may have been
-    committed without an answer, so the second call must be able to find its work done.
+    Also when the statement was refused: a body may have left the session with another role or
+    search path, and a new one has neither. For one conditional statement outside a transaction.
+    That statement may have been committed without an answer, so the second call must be able to
+    find its work done.
     """
     connection = connections[DEFAULT_DB_ALIAS]
     # The call itself is the health check: SELECT 1 before each would only cost time.
     connection.health_check_done = True  # type: ignore[attr-defined]
     try:
         return function(*args, **kwargs)
-    except LOST:
-        if not is_lost():
+    except (DatabaseError, InterfaceError):
+        if connection.in_atomic_block:
             raise
         connection.close()
         return function(*args, **kwargs)
@@ -87,6 +96,30 @@ def persisting[T](function: Callable[..., T], *args: Any, deadline_s: float, **k
             log.warning("database_away", error=str(error), next_try_s=pause_s)
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+
+def clean_up(expected: int) -> bool:
+    """Roll back and drop a connection on which a body left a transaction open. True: it had.
+
+    ``expected``: transactions that were open before the body; a caller's are left alone.
+    """
+    connection = connections[DEFAULT_DB_ALIAS]
+    if expected or not is_in_transaction(connection):
+        return False
+    log.error("transaction_left_open")
+    connection.in_atomic_block = False  # else Django keeps the dead connection to the end of it
+    connection.close()
+    return True
+
+
+def is_in_transaction(connection: Any) -> bool:
+    if connection.in_atomic_block or connection.connection is None:
+        return bool(connection.in_atomic_block)
+    status = connection.connection.info.transaction_status
+    return not connection.autocommit or status not in (
+        TransactionStatus.IDLE,
+        TransactionStatus.UNKNOWN,  # the connection is dead, which is another matter
+    )
 
 
 def is_lost() -> bool:

@@ -21,7 +21,14 @@ from tasks import parking
 log = structlog.get_logger(__name__)
 
 # What Celery's own reading of a message raises when a part of it is missing or has another shape.
-MALFORMED = (KeyError, ValueError, TypeError, AttributeError, IndexError)
+MALFORMED = (
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 
 
 class Consumer(CeleryConsumer):
@@ -40,13 +47,24 @@ class Consumer(CeleryConsumer):
 
         def on_task_received(message: Any) -> None:
             try:
-                receive(message)
+                check_shape(message)
+                if self.is_job_of_another_base(message):
+                    self.on_unknown_task(None, message, KeyError("no LedgerTask here"))
+                else:
+                    receive(message)
             except MALFORMED as exc:
                 if message.acknowledged or is_taken(message):
                     raise
                 self.on_invalid_task(None, message, exc)
 
         return on_task_received
+
+    def is_job_of_another_base(self, message: Any) -> bool:
+        """A job whose task is a plain one here. Its arguments are in the ledger: called without
+        them, it would fail, or worse, run on its defaults."""
+        job = parking.job_of(message)
+        task = self.app.tasks.get(job.task) if job else None
+        return task is not None and not getattr(task, "is_ledger_task", False)
 
     def on_unknown_message(self, body: Any, message: Any) -> None:
         self.park(message, "not a task message")
@@ -55,7 +73,7 @@ class Consumer(CeleryConsumer):
     def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:
         job = parking.job_of(message)
         if job is not None:
-            self.desk.hand_over(parking.held(job), self.acked_later(message))
+            self.desk.hand_over(parking.held(job, message), self.acked_later(message))
             return
         self.park(message, "unknown task")
         signals.task_unknown.send(
@@ -89,6 +107,94 @@ class Consumer(CeleryConsumer):
                 log.warning("ack_failed", error=repr(exc))
 
         return lambda: self.call_soon(ack)
+
+
+def check_shape(message: Any) -> None:
+    """Raise what is wrong with a value that Celery would trust until it is too late: when the
+    request exists already, or in the timer of the pool."""
+    headers = message.headers
+    try:
+        payload = message.payload
+    except Exception:  # Celery meets it again, and says what it is
+        payload = None
+    parts = [part for part in (headers, payload) if isinstance(part, dict)]
+    if not any("task" in part for part in parts):
+        return
+    if isinstance(payload, list | tuple) and len(payload) == 3:
+        parts.append(embedded(*payload))
+    for part in parts:
+        for name, is_right in SHAPES.items():
+            if name in part and not is_right(part[name]):
+                raise TypeError(f"{name} is {part[name]!r:.100}")
+
+
+def embedded(args: Any, kwargs: Any, embed: Any) -> dict[str, Any]:
+    """What the body of a task says about its request."""
+    if not isinstance(args, list | tuple) or not isinstance(kwargs, dict):
+        raise TypeError("the arguments are not a list and an object")
+    if not is_object_or_null(embed):
+        raise TypeError("the third part of the body is not an object")
+    return embed or {}
+
+
+def is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def is_text_or_null(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def is_object_or_null(value: Any) -> bool:
+    return value is None or isinstance(value, dict)
+
+
+def is_integer(value: Any) -> bool:
+    return type(value) is int
+
+
+def are_texts(value: Any) -> bool:
+    return value is None or (isinstance(value, list | tuple) and all(map(is_text, value)))
+
+
+def are_signatures(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, list | tuple) and all(isinstance(item, dict) for item in value)
+    )
+
+
+def are_time_limits(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, list | tuple) and len(value) == 2 and all(map(is_time_limit, value))
+    )
+
+
+def is_time_limit(value: Any) -> bool:
+    # An upper bound too: the timers of the pool add it to a float.
+    return value is None or (type(value) in (int, float) and 0 <= value < TIME_LIMIT_MAX_S)
+
+
+TIME_LIMIT_MAX_S = 2**31
+SHAPES: dict[str, Callable[[Any], bool]] = {
+    "id": is_text,
+    "task": is_text,
+    "dispatch_no": parking.is_dispatch_no,
+    "timelimit": are_time_limits,
+    "eta": is_text_or_null,
+    "expires": is_text_or_null,
+    "retries": is_integer,
+    "root_id": is_text_or_null,
+    "parent_id": is_text_or_null,
+    "group": is_text_or_null,
+    "shadow": is_text_or_null,
+    "stamped_headers": are_texts,
+    "stamps": is_object_or_null,
+    "headers": is_object_or_null,
+    "callbacks": are_signatures,
+    "errbacks": are_signatures,
+    "chain": are_signatures,
+    "chord": is_object_or_null,
+}
 
 
 def is_taken(message: Any) -> bool:

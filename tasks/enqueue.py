@@ -255,6 +255,8 @@ def insert_or_find(task: Any, item: Item, job: NewJob) -> Enqueued:
             ledger.free_key(owner.id)  # or a rival has: either way the next insert decides
             continue
         return repeat(job, item, owner)
+    if item.job_id is not None:
+        raise InvalidPayload("is taken; let the id be made", path="task_id")
     raise Rejected("the idempotency key is contended")
 
 

@@ -7,6 +7,7 @@ ordinary task. The tracer reports the outcome to the task's result backend
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ from celery.utils.saferepr import saferepr
 from django.db import DatabaseError, transaction
 
 from tasks import adopt, connections, inline, ledger, links, settle
+from tasks.board import BOARD
 from tasks.errors import (
     Cancelled,
     Draining,
@@ -95,7 +97,7 @@ def claim_message(
             deadline_s=DATABASE_PATIENCE_S,
             worker=str(request.get("hostname") or ""),
             release=release(),
-            lease_s=topology().queue(adopt.queue_of(task, request)).lease,
+            lease_s=lease_s(task, request),
         )
     except DatabaseError as exc:
         log.error("claim_failed", job_id=message_id, error=str(exc))
@@ -105,6 +107,14 @@ def claim_message(
     if claim is None:
         log.info("message_is_stale", job_id=str(job_id), dispatch_no=dispatch_no)
     return claim
+
+
+def lease_s(task: Any, request: dict[str, Any]) -> float:
+    """On a worker somebody renews it. A run inside its caller's process has it for all its time."""
+    queue = topology().queue(adopt.queue_of(task, request))
+    if not request.get("is_inline"):
+        return queue.lease
+    return float(task.time_limit or queue.time_limit) + queue.lease
 
 
 def address_of(
@@ -165,13 +175,14 @@ def call_body(task: Any, args: Any, kwargs: Any) -> Any:
     run = current_run()
     run.started = True
     try:
-        with inline.contained():
-            run.transactions = open_transactions()
-            result = run_atomic(run, args, kwargs) if task.atomic else task.run(*args, **kwargs)
-    except SystemExit:
-        # The worker was told to stop at once, and this is how Celery stops a body.
+        result = run_body(run, args, kwargs)
+    except SystemExit as exc:
+        if not is_told_to_stop(exc):
+            raise RuntimeError(f"the body called sys.exit({exc.code!r})") from exc
         settle.interrupted(run, Draining("the worker stopped"))
         raise
+    except asyncio.CancelledError as exc:
+        raise RuntimeError("the body was cancelled by its own event loop") from exc
     except RetryAfter as exc:
         raise task.retry(exc=exc, countdown=exc.seconds) from exc
     except (Snooze, Draining, Rejected, Cancelled, LeaseLost) as exc:
@@ -187,6 +198,27 @@ def call_body(task: Any, args: Any, kwargs: Any) -> Any:
         raise run.retry
     run.followers = links.taken_from(task)
     return result
+
+
+def run_body(run: Run, args: Any, kwargs: Any) -> Any:
+    """The body, and a connection that is as it was before."""
+    try:
+        with inline.contained():
+            run.transactions = open_transactions()
+            result = (
+                run_atomic(run, args, kwargs) if run.task.atomic else run.task.run(*args, **kwargs)
+            )
+    except BaseException:
+        connections.clean_up(run.transactions)
+        raise
+    if connections.clean_up(run.transactions):
+        raise RuntimeError("the body left a transaction open; what it wrote there is rolled back")
+    return result
+
+
+def is_told_to_stop(exc: SystemExit) -> bool:
+    """Whether Celery stops the body: a pool's child exits with -(256 - signal)."""
+    return BOARD.is_draining or (isinstance(exc.code, int) and -256 < exc.code < -192)
 
 
 def run_atomic(run: Run, args: Any, kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,7 +115,10 @@ def held_here() -> list[Held]:
 
 
 def known_tasks(app: Any) -> list[str]:
-    return sorted(name for name in app.tasks if not name.startswith("celery."))
+    """The tasks whose jobs it can run; a plain task of the same name cannot."""
+    return sorted(
+        name for name, task in app.tasks.items() if getattr(task, "is_ledger_task", False)
+    )
 
 
 class Beater:
@@ -133,6 +136,7 @@ class Beater:
         self._relays = RelayWatch()
         self._renewer = Renewer(held_here)
         self._beats_at = 0.0
+        self._failed = False
 
     def start(self) -> None:
         if not self._thread.is_alive():
@@ -168,12 +172,21 @@ class Beater:
             while not self._ending:
                 # Cleared first: a flag that is set during the beat makes the next one come at once.
                 self._awake.clear()
-                self._renew()
+                self._guarded(self._renew)
                 # A draining worker has no loop any more, but its runs are alive.
                 if self._is_due and (self.draining or not self.turning.hangs):
-                    self._beat()
+                    self._guarded(self._beat)
                 self._awake.wait(self._renewer.pause_s)
             self._say_goodbye()
+
+    def _guarded(self, part: Callable[[], None]) -> None:
+        """Without this thread every run of the worker is taken away: nothing may end it."""
+        try:
+            part()
+        except Exception:
+            if not self._failed:
+                log.exception("heartbeat_failed", worker=self.name)
+            self._failed = True
 
     def _renew(self) -> None:
         """The leases of what runs here; before the beat, because more depends on it."""

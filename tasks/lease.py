@@ -16,7 +16,7 @@ from uuid import UUID
 
 import structlog
 
-from tasks import ledger, metrics
+from tasks import adopt, ledger, metrics
 from tasks.board import BOARD, Board, Notice, Word
 from tasks.wiring import topology
 
@@ -26,6 +26,8 @@ log = structlog.get_logger(__name__)
 RENEWALS_PER_LEASE = 3
 # In pauses between two renewals. A younger run ends most likely before its lease matters.
 YOUNGER_PAYS_NOTHING = 0.5
+# A row that was locked is asked for again this soon, well before anybody may rescue it.
+LOCKED_IS_ASKED_AGAIN_AFTER_S = 1.0
 # A run that missed its renewal has either just settled, and is gone from the worker's list in
 # a moment, or was taken away while this process was frozen.
 SETTLED_IS_GONE_AFTER_S = 0.5
@@ -77,20 +79,21 @@ class Renewer:
         if not old and not self.missed:
             return
         asked_at = time.monotonic()
-        kept = ledger.renew(
-            [(run.job_id, run.dispatch_no, topology().queue(run.queue).lease) for run in old]
-        )
+        kept = ledger.renew([(run.job_id, run.dispatch_no, lease_s(run)) for run in old])
         self.board.post([self.notice(run, kept, asked_at) for run in old])
         self.note_missed(old, kept)
+        if not all(run.renewed for run in kept.values()):
+            self.renews_at = asked_at + min(self.every_s, LOCKED_IS_ASKED_AGAIN_AFTER_S)
 
-    def notice(self, run: Held, kept: dict[UUID, bool], renewed_at: float) -> Notice:
-        cancelled = kept.get(run.job_id)
-        if cancelled is None:
+    def notice(self, run: Held, kept: dict[UUID, ledger.Kept], renewed_at: float) -> Notice:
+        """A locked row counts as renewed: while it is locked nobody can take it."""
+        mine = kept.get(run.job_id)
+        if mine is None:
             return Notice(run.job_id, run.dispatch_no, 0.0, Word.LOST)
-        word = Word.CANCEL if cancelled else Word.NOTHING
+        word = Word.CANCEL if mine.cancel_requested else Word.NOTHING
         return Notice(run.job_id, run.dispatch_no, renewed_at, word)
 
-    def note_missed(self, old: Sequence[Held], kept: dict[UUID, bool]) -> None:
+    def note_missed(self, old: Sequence[Held], kept: dict[UUID, ledger.Kept]) -> None:
         now = time.monotonic()
         lost = {(run.job_id, run.dispatch_no) for run in old if run.job_id not in kept}
         self.missed = {key: self.missed.get(key, now) for key in lost}
@@ -107,6 +110,11 @@ class Renewer:
                 end(run)
 
 
+def lease_s(run: Held) -> float:
+    """As a float, whatever the topology says: psycopg refuses a list of both."""
+    return float(topology().queue(run.queue).lease)
+
+
 def end(run: Held) -> None:
     metrics.refused_write("renew")
     log.error("lost_run_ended", job_id=str(run.job_id), dispatch_no=run.dispatch_no, pid=run.pid)
@@ -118,14 +126,19 @@ def end(run: Held) -> None:
 
 
 def held_by(requests: Iterable[Any]) -> list[Held]:
-    """The ledger's runs among the requests that Celery holds as active."""
+    """The ledger's runs among the requests that Celery holds as active, adopted ones included."""
     return [
-        Held(UUID(request.id), number, queue_of(request), request.worker_pid, request.time_start)
+        held(request)
         for request in tuple(requests)
-        if request.time_start and isinstance(number := request.request_dict.get("dispatch_no"), int)
+        if request.time_start and getattr(request.task, "is_ledger_task", False)
     ]
 
 
-def queue_of(request: Any) -> str:
-    """The queue that the message came from."""
-    return str((request.delivery_info or {}).get("routing_key") or "")
+def held(request: Any) -> Held:
+    return Held(
+        adopt.job_id_of(request.id),
+        adopt.dispatch_no_of(request.request_dict.get("dispatch_no")),
+        adopt.queue_of(request.task, request.request_dict),
+        request.worker_pid,
+        request.time_start,
+    )

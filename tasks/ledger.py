@@ -240,8 +240,15 @@ def queues_with_due_jobs() -> list[str]:
 
 
 def lock_limit(name: str) -> None:
-    """Until the transaction ends, no other relay decides about this limit."""
-    fetch("SELECT pg_advisory_xact_lock(hashtextextended(%s, 1))", [name])
+    """Until the transaction ends, no other relay decides about this limit.
+
+    Raises OperationalError when one that froze keeps it.
+    """
+    fetch(
+        "WITH patience AS MATERIALIZED (SELECT set_config('lock_timeout', %s, true))"
+        " SELECT pg_advisory_xact_lock(hashtextextended(%s, 1)) FROM patience",
+        [str(LOCK_TIMEOUT_MS), name],
+    )
 
 
 def in_flight(queues: Sequence[str]) -> dict[str, tuple[int, int]]:
@@ -300,12 +307,14 @@ def dispatch_here(job_id: UUID) -> int:
 
 
 def undispatch(jobs: Iterable[Dispatched]) -> int:
-    """Return jobs whose message was not sent."""
+    """Return jobs whose message was not sent. Locked ones are sent again as lost, later."""
     pairs = [(job.id, job.dispatch_no) for job in jobs]
     return execute(
-        "UPDATE tasks_job j SET state = 'queued', dispatched_at = NULL"
-        " FROM unnest(%s::uuid[], %s::int[]) AS given(id, dispatch_no)"
-        " WHERE j.id = given.id AND j.dispatch_no = given.dispatch_no AND j.state = 'dispatched'",
+        "UPDATE tasks_job SET state = 'queued', dispatched_at = NULL WHERE id IN ("
+        " SELECT j.id FROM tasks_job j"
+        " JOIN unnest(%s::uuid[], %s::int[]) AS given(id, dispatch_no)"
+        " ON j.id = given.id AND j.dispatch_no = given.dispatch_no"
+        " WHERE j.state = 'dispatched' FOR NO KEY UPDATE OF j SKIP LOCKED)",
         [[p[0] for p in pairs], [p[1] for p in pairs]],
     )
 
@@ -623,7 +632,7 @@ def end_cancelled(job_id: UUID, fence: int, *, reason: str = "") -> bool:
             "WITH mine AS (UPDATE tasks_job SET state = 'cancelled', lease_expires_at = NULL,"
             " attempts = attempts + 1, cancel_reason = coalesce(nullif(cancel_reason, ''), %s),"
             f" finished_at = clock_timestamp(){OF_MINE}{MINE}){ATTEMPT}",
-            [reason[:500], job_id, fence, "cancelled", "", "", ""],
+            [storable(reason)[:500], job_id, fence, "cancelled", "", "", ""],
         )
     )
 
@@ -643,13 +652,6 @@ def give_back(job_id: UUID, fence: int, *, delay_s: float = 0.0) -> bool:
     )
 
 
-def note_progress(job_id: UUID, fence: int, *, progress: str) -> bool:
-    """What a run says of itself while it runs, as JSON text."""
-    return bool(
-        execute(f"UPDATE tasks_job SET progress = %s::json{OF_MINE}", [progress, job_id, fence])
-    )
-
-
 @dataclass(frozen=True)
 class Ownership:
     """What a run that still owns its job learns when it looks."""
@@ -663,24 +665,41 @@ def look(job_id: UUID, fence: int) -> Ownership | None:
     return Ownership(rows[0][0]) if rows else None
 
 
-def renew(runs: Sequence[tuple[UUID, int, float]]) -> dict[UUID, bool]:
+# A body or a web request may keep a row locked for as long as its transaction lasts.
+UNLOCKED = "FOR NO KEY UPDATE SKIP LOCKED"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A run that still owns its job. ``renewed``: False when its row is locked by somebody."""
+
+    cancel_requested: bool
+    renewed: bool
+
+
+def renew(runs: Sequence[tuple[UUID, int, float]]) -> dict[UUID, Kept]:
     """Renew the leases of these runs, each a job, its dispatch number and the lease in seconds.
 
-    Answers for those that still own their job, whether a cancel is requested. An expired lease
-    that nobody rescued lives again.
+    Answers for those that still own their job. Waits for no lock: a locked row keeps its lease,
+    and nobody rescues it either. An expired lease that nobody rescued lives again.
     """
     if not runs:
         return {}
-    return dict(
-        fetch(
-            "UPDATE tasks_job j"
-            " SET lease_expires_at = clock_timestamp() + mine.lease_s * interval '1 second'"
-            " FROM unnest(%s::uuid[], %s::int[], %s::float8[]) AS mine(id, dispatch_no, lease_s)"
-            " WHERE j.id = mine.id AND j.dispatch_no = mine.dispatch_no AND j.state = 'running'"
-            " RETURNING j.id, j.cancel_requested_at IS NOT NULL",
-            [[run[0] for run in runs], [run[1] for run in runs], [run[2] for run in runs]],
-        )
+    rows = fetch(
+        "WITH mine AS MATERIALIZED (SELECT j.id, given.lease_s, cancel_requested_at"
+        " FROM tasks_job j JOIN unnest(%s::uuid[], %s::int[], %s::float8[])"
+        " AS given(id, dispatch_no, lease_s)"
+        " ON j.id = given.id AND j.dispatch_no = given.dispatch_no WHERE j.state = 'running'),"
+        " free AS MATERIALIZED (SELECT id FROM tasks_job WHERE id IN (SELECT id FROM mine)"
+        f" AND state = 'running' {UNLOCKED}),"
+        " renewed AS (UPDATE tasks_job j"
+        " SET lease_expires_at = clock_timestamp() + mine.lease_s * interval '1 second'"
+        " FROM mine JOIN free USING (id) WHERE j.id = mine.id RETURNING j.id)"
+        " SELECT mine.id, mine.cancel_requested_at IS NOT NULL, renewed.id IS NOT NULL"
+        " FROM mine LEFT JOIN renewed USING (id)",
+        [[run[0] for run in runs], [run[1] for run in runs], [run[2] for run in runs]],
     )
+    return {job_id: Kept(cancelled, renewed) for job_id, cancelled, renewed in rows}
 
 
 @dataclass(frozen=True)
@@ -695,10 +714,11 @@ class Expired:
 
 
 def expired_leases(limit: int) -> list[Expired]:
-    """Oldest first. Only a look: ``crash`` decides."""
+    """Oldest first, without those whose row is locked. Only a look: ``crash`` decides."""
     rows = fetch(
         "SELECT id, fence, task, queue, worker FROM tasks_job WHERE state = 'running'"
-        " AND lease_expires_at < clock_timestamp() ORDER BY lease_expires_at LIMIT %s",
+        " AND lease_expires_at < clock_timestamp() ORDER BY lease_expires_at LIMIT %s"
+        f" {UNLOCKED}",
         [limit],
     )
     return [Expired(*row) for row in rows]
@@ -712,6 +732,10 @@ def crash(
     The new state; None when the run had settled or (``expired_only``) renewed before, or
     somebody else saw it first.
     """
+    # Whoever rescues must not stop at a row that somebody keeps locked. A pool's parent waits:
+    # its dead child's transaction is about to be rolled back.
+    skip = f" AND id IN (SELECT id FROM tasks_job{OF_MINE} {UNLOCKED})" if expired_only else ""
+    again = [job_id, fence] if expired_only else []
     rows = fetch(
         "UPDATE tasks_job SET crashes = crashes + 1, lease_expires_at = NULL, due = true,"
         " state = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'"
@@ -722,10 +746,10 @@ def crash(
         " error_type = 'WorkerLost', error_message = %s, error_traceback = '',"
         " finished_at = CASE WHEN cancel_requested_at IS NOT NULL OR crashes + 1 >= %s"
         f" THEN clock_timestamp() END{OF_MINE}"
-        " AND (NOT %s OR lease_expires_at < clock_timestamp()) RETURNING state",
+        f" AND (NOT %s OR lease_expires_at < clock_timestamp()){skip} RETURNING state",
         [
             max_crashes, max_crashes, Failure.AMBIGUOUS if max_crashes == 1 else Failure.POISON,
-            max_crashes, storable(reason), max_crashes, job_id, fence, expired_only,
+            max_crashes, storable(reason), max_crashes, job_id, fence, expired_only, *again,
         ],
     )  # fmt: skip
     return rows[0][0] if rows else None
@@ -756,7 +780,13 @@ def cancel(job_id: UUID, *, actor: str, reason: str = "") -> str | None:
         " cancel_reason = %s"
         " WHERE id = %s AND state IN ('queued', 'dispatched', 'running')"
         f" RETURNING id, state){RECORD_ACTION}",
-        [reason[:500], job_id, Action.CANCEL, actor, reason[:500]],
+        [
+            storable(reason)[:500],
+            job_id,
+            Action.CANCEL,
+            storable(actor),
+            storable(reason)[:500],
+        ],
     )
     return rows[0][0] if rows else None
 
@@ -786,7 +816,7 @@ def replay_unless_owned(job_id: UUID, *, actor: str, reason: str) -> bool:
             " WHERE id = %s AND state = 'failed' AND (idempotency_key IS NOT NULL OR NOT EXISTS ("
             " SELECT 1 FROM tasks_job o WHERE o.tenant = j.tenant"
             f" AND o.idempotency_key = j.former_key)) RETURNING id, state){RECORD_ACTION}",
-            [job_id, Action.REPLAY, actor, reason[:500]],
+            [job_id, Action.REPLAY, storable(actor), storable(reason)[:500]],
         )
     )
 
@@ -797,7 +827,7 @@ def dismiss(job_id: UUID, *, actor: str, reason: str) -> bool:
         fetch(
             "WITH mine AS (UPDATE tasks_job SET dead_letter = false"
             f" WHERE id = %s AND dead_letter RETURNING id, state){RECORD_ACTION}",
-            [job_id, Action.DISMISS, actor, reason[:500]],
+            [job_id, Action.DISMISS, storable(actor), storable(reason)[:500]],
         )
     )
 
@@ -853,8 +883,11 @@ def park(*, queue: str, reason: str, task: str, headers: str, body: bytes) -> No
     execute(
         "INSERT INTO tasks_parkedmessage (at, queue, reason, task, headers, body)"
         " VALUES (clock_timestamp(), %s, %s, %s, %s, %s)",
-        [queue[:255], storable(reason)[:500], storable(task)[:255], storable(headers), body],
-    )
+        [
+            storable(queue)[:255], storable(reason)[:500], storable(task)[:255],
+            storable(headers), body,
+        ],
+    )  # fmt: skip
 
 
 # --- the connection ----------------------------------------------------------------------

@@ -11,12 +11,14 @@ worker. Here it is wrapped as a message, so that the consumer keeps it like any 
 
 from __future__ import annotations
 
-from json import JSONDecodeError
+from base64 import b64decode
 from typing import Any
 from uuid import uuid4
 
 import kombu.transport
 from kombu.transport import redis as kombu_redis
+from kombu.utils.encoding import bytes_to_str
+from kombu.utils.json import dumps, loads
 
 
 class Channel(kombu_redis.Channel):
@@ -31,13 +33,25 @@ class Channel(kombu_redis.Channel):
             }
         return dict(self._remembered[asynchronous])
 
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        client = super()._create_client(asynchronous=asynchronous)  # type: ignore[misc]
+        client.set_response_callback("BRPOP", self._remember_popped)
+        return client
+
+    def _remember_popped(self, response: Any, **options: Any) -> Any:
+        self._popped = bytes_to_str(response[1]) if response else None
+        return response
+
     def _brpop_read(self, **options: Any) -> Any:
+        self._popped = None
         try:
             return super()._brpop_read(**options)  # type: ignore[misc]
-        except JSONDecodeError as error:
+        except Exception:
+            if self._popped is None or is_readable(self._popped):
+                raise
             # The queue just read was moved to the end of the round.
             queue = self._queue_cycle.items[-1]  # type: ignore[attr-defined]
-            self.connection._deliver(error.doc, queue)
+            self.connection._deliver(self._popped, queue)
             return True
 
 
@@ -48,12 +62,38 @@ class Transport(kombu_redis.Transport):
         super()._deliver(message if is_message(message) else wrapped(message, queue), queue)
 
 
+def is_readable(text: str) -> bool:
+    """Whether JSON and back works: no nonsense, nothing nested beyond what Python recurses."""
+    try:
+        dumps([[loads(text)]])
+        return True
+    except Exception:  # the hooks for dates and the like raise anything
+        return False
+
+
 def is_message(item: Any) -> bool:
     """Whether kombu can read the envelope; what is inside is the consumer's business."""
     try:
-        return bool(item["properties"]["delivery_tag"] and item["properties"]["delivery_info"])
-    except (KeyError, TypeError, IndexError):
+        properties, headers = item["properties"], item.get("headers")
+        delivery = properties["delivery_info"]
+        names = (properties["delivery_tag"], delivery["exchange"], delivery["routing_key"])
+        for name in names:
+            name.encode()  # a key in Redis
+        return (
+            bool(names[0])
+            and isinstance(headers, dict | None)
+            and is_decodable(item.get("body"), properties.get("body_encoding"))
+        )
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError):
         return False
+
+
+def is_decodable(body: Any, encoding: Any) -> bool:
+    if not body:
+        return True
+    if encoding == "base64":
+        b64decode(body)
+    return isinstance(body, str) and encoding in (None, "", "utf-8", "base64")
 
 
 def wrapped(item: Any, queue: str | None) -> dict[str, Any]:

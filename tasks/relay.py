@@ -15,14 +15,15 @@ from contextlib import suppress
 
 import structlog
 from celery import Celery
-from django.db import DatabaseError, connection
+from django.db import Error, connection
+from psycopg.errors import LockNotAvailable
 
 from tasks import dispatch, fleet, holds, ledger
 from tasks.dispatch import BATCH, Pace, Slots
 from tasks.enqueue import uuid7
 from tasks.listen import Listener
 from tasks.publish import Publisher
-from tasks.rescue import rescue
+from tasks.rescue import Rescuer
 from tasks.topology import Queue
 from tasks.wiring import release, topology
 
@@ -37,6 +38,7 @@ HOUSEKEEPING_EVERY_S = 1.0
 # Seconds between two signs of life; three missed ones and the relay counts as gone.
 BEAT_EVERY_S = 5.0
 PAUSES_S = (0.5, 1.0, 2.0, 5.0)  # while the database is away
+FAILURE_PAUSE_S = 1.0  # after an error of ours, which the next turn may meet again
 
 
 class Relay:
@@ -47,10 +49,12 @@ class Relay:
         self.stopping = threading.Event()
         self.sleeping = False
         self.beat_at = self.housekeeping_at = 0.0
-        self.rescues_at = time.monotonic() + longest_lease_s()
+        self.rescuer = Rescuer()
+        self.watches_since = time.monotonic()
         self.slots: dict[str, Slots] = {}
         self.paces: defaultdict[str, Pace] = defaultdict(Pace)
         self.blocked = False
+        self.failures_said: set[str] = set()
 
     # --- one pass ---------------------------------------------------------------------
 
@@ -70,9 +74,12 @@ class Relay:
         """One queue that cannot be served must not stop the others."""
         try:
             return self.dispatch(name)
-        except DatabaseError:
-            raise
-        except Exception:
+        except Exception as exc:
+            if is_lock_timeout(exc):
+                log.warning("dispatch_waits_for_lock", queue=name)
+                return 0
+            if isinstance(exc, Error):
+                raise
             log.exception("dispatch_failed", queue=name)
             return 0
 
@@ -109,8 +116,7 @@ class Relay:
             return 0
         self.slots = fleet.slots()
         made_due = ledger.stage_due(BATCH * 5) + holds.release(BATCH * 5)
-        if now >= self.rescues_at:
-            made_due += rescue(BATCH)
+        made_due += self.rescuer.rescue(BATCH, watched_s=now - self.watches_since)
         for job_id, queue in ledger.expire(BATCH * 5):
             log.warning("job_expired", job_id=str(job_id), queue=queue)
         if not self.publisher.is_away:
@@ -129,13 +135,20 @@ class Relay:
     # --- the loop ---------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until ``stop``. An outage of the database is logged once and waited out."""
+        """Until ``stop``. An outage of the database is logged once and waited out.
+
+        Any other error is one of ours. It may concern one job or one queue, and all the others
+        need the relay.
+        """
         log.info("relay_started", relay=str(self.id))
         failures = 0
         while not self.stopping.is_set():
             try:
                 self.turn()
-            except DatabaseError as exc:
+            except Exception as exc:
+                if not isinstance(exc, Error) or is_lock_timeout(exc):
+                    self.fail(exc)
+                    continue
                 if not failures:
                     log.error("ledger_away", error=str(exc))
                 self.reconnect_after(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
@@ -145,6 +158,14 @@ class Relay:
                     log.warning("ledger_back")
                 failures = 0
         self.leave()
+
+    def fail(self, exc: Exception) -> None:
+        """Say it once per kind, and go on after a pause."""
+        kind = type(exc).__qualname__
+        if kind not in self.failures_said:
+            log.error("relay_failed", exc_info=exc)
+        self.failures_said.add(kind)
+        self.stopping.wait(FAILURE_PAUSE_S)
 
     def turn(self) -> None:
         self.blocked = False
@@ -166,12 +187,12 @@ class Relay:
 
     def reconnect_after(self, pause_s: float) -> None:
         self.listener.close()
-        with suppress(DatabaseError):
+        with suppress(Error):
             connection.close()
         self.sleeping = False
         self.beat_at = self.housekeeping_at = 0.0
         # Those who renew were cut off as well: they get the time to come back.
-        self.rescues_at = time.monotonic() + longest_lease_s()
+        self.watches_since = time.monotonic()
         self.stopping.wait(pause_s)
 
     def stop(self) -> None:
@@ -179,13 +200,13 @@ class Relay:
 
     def leave(self) -> None:
         """Say goodbye, so that nobody waits for a beat."""
-        with suppress(DatabaseError):
+        with suppress(Error):
             fleet.relay_leaves(self.id)
         self.listener.close()
         self.publisher.close()
         log.info("relay_stopped", relay=str(self.id))
 
 
-def longest_lease_s() -> float:
-    """Whoever renews, however seldom, has renewed by then."""
-    return max(topology().leases_s)
+def is_lock_timeout(exc: Exception) -> bool:
+    """The database is there, somebody only keeps a lock."""
+    return isinstance(exc.__cause__, LockNotAvailable)

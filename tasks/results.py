@@ -15,7 +15,7 @@ from celery.backends.base import BaseBackend
 from celery.exceptions import Retry
 from django.db import DatabaseError
 
-from tasks import ledger, links, settle, wake
+from tasks import adopt, ledger, links, settle, wake
 from tasks.adopt import job_id_of
 from tasks.ledger import OutcomeOf
 from tasks.run import NO_RUN, Run, current_run
@@ -82,18 +82,24 @@ class LedgerBackend(BaseBackend):
         run = run_of(task_id)
         if run is not None:
             failed = settle.failed(run, exc, traceback)
-        elif is_of_a_job(request):
+        elif self.is_of_a_job(request):
             failed = self.mark_as_lost(task_id, exc, request)
         else:
             failed = True  # a plain task: only its errbacks matter
         if failed and request is not None and call_errbacks and request.errbacks:
             self._call_task_errbacks(request, exc, traceback)  # type: ignore[attr-defined]
 
+    def is_of_a_job(self, request: Any) -> bool:
+        """A message of a ledger task is one, also when it was only adopted."""
+        return request is not None and (
+            self.of_jobs or getattr(request, "dispatch_no", None) is not None
+        )
+
     def mark_as_lost(self, task_id: str, exc: BaseException, request: Any) -> bool:
         """In the parent of a pool: its child is gone. True: the job has failed."""
         job_id, task = job_id_of(task_id), self.app.tasks[request.task]
         try:
-            if not settle.lost(job_id, request.dispatch_no, task, exc):
+            if not settle.lost(job_id, dispatch_no_of(request), task, exc):
                 return False
             carried = links.restored(ledger.headers_of(job_id).get("celery", {}))
             request.errbacks = carried.get("errbacks")
@@ -111,9 +117,9 @@ class LedgerBackend(BaseBackend):
         state: str = states.REVOKED,
     ) -> None:
         """In the parent of a pool: a run was terminated on request."""
-        if is_of_a_job(request):
+        if self.is_of_a_job(request):
             try:
-                settle.terminated(job_id_of(task_id), request.dispatch_no, reason)
+                settle.terminated(job_id_of(task_id), dispatch_no_of(request), reason)
             except DatabaseError as error:
                 log.error("settle_failed", job_id=task_id, error=str(error))
 
@@ -131,7 +137,7 @@ class LedgerBackend(BaseBackend):
         text, note = safe_result({"state": state, "meta": result}, PROGRESS_MAX_BYTES)
         if note:
             text = dumps({"state": state, "meta": None, "note": note})
-        ledger.note_progress(run.claim.id, run.fence, progress=text)
+        ledger.progress(run.claim.id, run.fence, text)
         return result
 
     # --- callers read -----------------------------------------------------------------
@@ -237,8 +243,8 @@ def run_of(task_id: str) -> Run | None:
     return run if run is not NO_RUN and str(run.job_id) == str(task_id) else None
 
 
-def is_of_a_job(request: Any) -> bool:
-    return getattr(request, "dispatch_no", None) is not None
+def dispatch_no_of(request: Any) -> int:
+    return adopt.dispatch_no_of(getattr(request, "dispatch_no", None))
 
 
 def progress_of(outcome: OutcomeOf) -> tuple[str, Any]:

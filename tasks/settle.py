@@ -7,6 +7,7 @@ counted and said, and nothing else happens.
 from __future__ import annotations
 
 import json
+import math
 import time
 import traceback as tracebacks
 from collections.abc import Callable
@@ -21,7 +22,8 @@ from tasks import connections, ledger, links, metrics, wake
 from tasks.board import BOARD
 from tasks.errors import Cancelled, InvalidPayload, LeaseLost
 from tasks.ledger import ErrorReport
-from tasks.run import Run
+from tasks.masking import masked
+from tasks.run import NO_RUN, Run, open_transactions
 from tasks.safe_result import safe_result
 from tasks.states import Failure, Outcome, State
 
@@ -32,6 +34,8 @@ log = structlog.get_logger(__name__)
 DATABASE_PATIENCE_S = 60.0
 # Seconds after which a job that Celery's Reject(requeue=True) sent back runs again.
 REQUEUE_DELAY_S = 1.0
+# A body that computes a delay may compute nonsense; PostgreSQL knows dates that Python does not.
+LONGEST_DELAY_S = 365 * 24 * 3600.0
 IGNORED_RESULT = "ignored by the task"
 
 
@@ -47,8 +51,8 @@ def succeeded(run: Run, result: Any, *, keeps: bool = True) -> bool:
 
 
 def retry(run: Run, retry: Retry, traceback: str) -> None:
-    delay_s = seconds_until(retry)
-    error = report_of(retry.exc or retry, traceback)
+    delay_s = bounded(seconds_until(retry))
+    error = report_of(retry.exc or retry, traceback, run)
     end(run, Outcome.RETRY, ledger.retry, delay_s=delay_s, error=error)
 
 
@@ -58,7 +62,7 @@ def failed(run: Run, exc: BaseException, traceback: str) -> bool:
         Outcome.FAILED,
         ledger.fail,
         failure=failure_of(run),
-        error=report_of(exc, traceback),
+        error=report_of(exc, traceback, run),
         dead_letter=getattr(exc, "dead_letter", True),
     )
 
@@ -72,7 +76,7 @@ def interrupted(run: Run, exc: Exception) -> None:
         end(run, Outcome.CANCELLED, ledger.end_cancelled, reason=str(exc))
     else:
         delay_s = float(getattr(exc, "seconds", getattr(exc, "retry_after", 0)))
-        end(run, "given_back", ledger.give_back, delay_s=delay_s)
+        end(run, "given_back", ledger.give_back, delay_s=bounded(delay_s))
 
 
 def held(run: Run, exc: InvalidPayload) -> None:
@@ -101,6 +105,8 @@ def end(run: Run, outcome: str, write: Callable[..., bool], **values: Any) -> bo
             write, claim.id, claim.fence, deadline_s=DATABASE_PATIENCE_S, **values
         )
     except DatabaseError as exc:
+        if open_transactions() > run.transactions:
+            raise  # the transaction of an atomic body is lost, and the body with it
         log.error("settle_failed", outcome=outcome, fence=claim.fence, error=str(exc))
         return False
     if not happened:
@@ -141,10 +147,17 @@ def terminated(job_id: UUID, dispatch_no: int, reason: str) -> bool:
     return fence is not None and ledger.end_cancelled(job_id, fence, reason=reason)
 
 
-def report_of(exc: BaseException, traceback: str) -> ErrorReport:
+def report_of(exc: BaseException, traceback: str, run: Run = NO_RUN) -> ErrorReport:
+    """What is recorded of an error, without the sensitive arguments of the run."""
     text = str(traceback or "") or "".join(tracebacks.format_exception(exc))
     kind = type(exc)
-    return ErrorReport.of(f"{kind.__module__}.{kind.__qualname__}", str(exc), text)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    return ErrorReport.of(name, masked(str(exc), run), masked(text, run))
+
+
+def bounded(delay_s: float) -> float:
+    """Between now and a year from now; what is no number means now."""
+    return 0.0 if math.isnan(delay_s) else min(max(delay_s, 0.0), LONGEST_DELAY_S)
 
 
 def failure_of(run: Run) -> Failure:

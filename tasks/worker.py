@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery import Celery
 
-from tasks import connections, drain, heartbeat, redis_transport, worker_options
+from tasks import connections, drain, heartbeat, masking, redis_transport, worker_options
 from tasks.calls import send_jobs_to_the_ledger
 
 DEFAULTS = {
@@ -28,4 +28,5 @@ def install(app: Celery) -> None:
     connections.install(app)
     worker_options.install(app)
     drain.install(app)
+    masking.install()
     app.steps["consumer"].add(heartbeat.Heartbeat)

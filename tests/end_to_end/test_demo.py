@@ -95,7 +95,7 @@ def test_ctrl_c_ends_everything_at_once(orders: Path):
         children = descendants(process.pid)
         assert len(children) > 5
         os.killpg(process.pid, signal.SIGINT)
-        process.stdout.read()
+        assert process.stdout.read().count("Stopping ...") == 1
         assert process.wait(60) == 128 + signal.SIGINT
         assert until_gone(children) == []
 

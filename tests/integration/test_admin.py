@@ -43,6 +43,11 @@ def admin(client: Client) -> Client:
     return client
 
 
+def test_the_bare_address_leads_to_the_admin(client: Client) -> None:
+    answer = client.get("/")
+    assert (answer.status_code, answer.headers["Location"]) == (302, "/admin/")
+
+
 def person(client: Client, *permissions: str) -> Client:
     user = User.objects.create_user("bob", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__in=permissions))

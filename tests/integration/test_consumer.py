@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from kombu import Message
 from devtools.proxy import FaultyProxy
 from project.celery import app
 from tasks import parking
-from tasks.consumer import MALFORMED, Consumer
+from tasks.consumer import MALFORMED, Consumer, check_shape
 from tasks.ledger import Dispatched
 from tasks.models import Job, ParkedMessage
 from tests.broker import Corner, execute, trace_table
@@ -104,6 +105,23 @@ def test_a_job_whose_task_the_worker_does_not_know_is_held_in_the_ledger(corner:
 
 
 @pytest.mark.django_db(transaction=True)
+def test_a_job_whose_task_is_a_plain_one_here_is_held_and_not_run_without_its_arguments(
+    corner: Corner,
+) -> None:
+    job = dispatched_job(task=KNOWN)
+    with (
+        trace_table() as trace,
+        worker("default", *PLAIN_TASKS, "-c", "1", env=corner.env) as process,
+    ):
+        corner.send([["no argument of the job"], {}, {}],
+                    headers=headers(id=str(job.id), dispatch_no=1))  # fmt: skip
+        process.wait_for("job_unknown_here")
+        wait_until(lambda: state_of(job) == "queued", what="given back")
+        wait_until(lambda: corner.unacked() == 0, what="acked")
+        assert trace.notes == []
+
+
+@pytest.mark.django_db(transaction=True)
 def test_with_the_database_away_a_bad_message_waits_unacked_and_is_parked_later(
     corner: Corner,
 ) -> None:
@@ -121,6 +139,97 @@ def test_with_the_database_away_a_bad_message_waits_unacked_and_is_parked_later(
             assert process.is_running
 
 
+@pytest.mark.django_db(transaction=True)
+def test_what_the_database_cannot_store_stops_no_message_behind_it(corner: Corner) -> None:
+    with (
+        trace_table() as trace,
+        worker("default", *PLAIN_TASKS, "-c", "1", env=corner.env) as process,
+    ):
+        corner.push(envelope(headers(task="nobody.knows"), routing_key="default\x00x"))
+        corner.push(envelope(headers(task="nobody.knows"), routing_key="default\ud800"))
+        corner.push(envelope(headers(task="nobody\x00\ud800")))
+        corner.push(envelope(headers(task="nobody.knows", dispatch_no=2**40)))
+        corner.push(envelope(headers(task="nobody.knows", dispatch_no=True)))
+        corner.send_task(KNOWN, "alive")
+
+        wait_until(lambda: trace.notes == ["alive"], what="the good task behind them runs")
+        wait_until(lambda: ParkedMessage.objects.count() == 5, what="all five are parked")
+        wait_until(lambda: corner.unacked() == 0, what="all are acked")
+        assert process.is_running
+    assert "default\\x00x" in ParkedMessage.objects.values_list("queue", flat=True)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_headers_of_a_wrong_type_end_no_worker(corner: Corner) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"timelimit": 5},
+        {"timelimit": ["x", "y"]},
+        {"stamped_headers": 7},
+        {"stamped_headers": ["x"], "stamps": 7},
+        {"retries": "x"},
+        {"expires": 5},
+        {"id": 7},
+    ]
+    with (
+        trace_table() as trace,
+        worker("default", *PLAIN_TASKS, "-c", "1", env=corner.env) as process,
+    ):
+        for changes in wrong:
+            corner.send_task(KNOWN, "wrong", **changes)
+        corner.send({"task": KNOWN, "id": str(uuid4()), "args": ["wrong"], "timelimit": 5})
+        corner.send_task(KNOWN, "alive", timelimit=[60, None])
+
+        wait_until(lambda: trace.notes == ["alive"], what="the good task behind them runs")
+        wait_until(lambda: ParkedMessage.objects.count() == len(wrong) + 1, what="parked")
+        wait_until(lambda: corner.unacked() == 0, what="all are acked")
+        assert process.is_running
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_message_whose_row_is_refused_is_kept_as_bytes_with_the_reason() -> None:
+    def write() -> None:
+        execute("SELECT 'x'::int")
+
+    acked = threading.Event()
+    parking.Desk().hand_over(parking.Keeping(write, "unknown task", b"body"), acked.set)
+    assert acked.wait(10)
+    row = ParkedMessage.objects.get()
+    assert bytes(row.body) == b"body"
+    assert row.reason.startswith("unknown task; kept without its headers: DataError(")
+
+
+def test_a_message_that_can_be_kept_nowhere_is_not_acked_and_blocks_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(parking, "LONGEST_PAUSE_S", 0.05)
+    refusals = iter([RuntimeError("no"), RuntimeError("no"), None])
+    order: list[str] = []
+
+    class Stubborn(parking.Keeping):
+        def write_bare(self, refusal: Exception) -> None:
+            raise RuntimeError("not even that")
+
+    def refused() -> None:
+        order.append("tried")
+        refusal = next(refusals)
+        if refusal:
+            raise refusal
+
+    desk = parking.Desk()
+    desk.hand_over(Stubborn(refused, "", b""), lambda: order.append("refused acked"))
+    desk.hand_over(keeping(lambda: None), lambda: order.append("next acked"))
+    wait_until(lambda: "refused acked" in order)
+    assert order == ["tried", "next acked", "tried", "tried", "refused acked"]
+
+
+def test_the_desk_outlives_an_ack_that_fails() -> None:
+    acked = threading.Event()
+    desk = parking.Desk()
+    desk.hand_over(keeping(lambda: None), Mock(side_effect=RuntimeError("no loop")))
+    desk.hand_over(keeping(lambda: None), acked.set)
+    assert acked.wait(5)
+
+
 def test_a_message_is_acked_only_after_its_row_was_written() -> None:
     answers = iter([OperationalError("away"), OperationalError("still away"), None])
     order: list[str] = []
@@ -131,7 +240,7 @@ def test_a_message_is_acked_only_after_its_row_was_written() -> None:
         if answer is not None:
             raise answer
 
-    parking.Desk().hand_over(write, lambda: order.append("acked"))
+    parking.Desk().hand_over(keeping(write), lambda: order.append("acked"))
     wait_until(lambda: len(order) == 4)
     assert order == ["failed", "failed", "written", "acked"]
 
@@ -149,12 +258,57 @@ def test_a_body_that_is_too_long_is_cut_and_the_note_says_so() -> None:
         {"task": "a", "dispatch_no": 1},
         {"id": str(uuid4()), "task": "a"},
         {"id": str(uuid4()), "task": "a", "dispatch_no": "1"},
+        {"id": str(uuid4()), "task": "a", "dispatch_no": True},
+        {"id": str(uuid4()), "task": "a", "dispatch_no": 0},
+        {"id": str(uuid4()), "task": "a", "dispatch_no": 2**31},
     ],
 )
 def test_a_message_without_job_id_and_dispatch_number_is_no_job_of_ours(
     given: dict[str, Any],
 ) -> None:
     assert parking.job_of(SimpleNamespace(headers=given)) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"timelimit": []},
+        {"timelimit": [1]},
+        {"timelimit": [-1, None]},
+        {"timelimit": [float("nan"), None]},
+        {"timelimit": [10**400, None]},
+        {"timelimit": [True, None]},
+        {"stamped_headers": [7]},
+        {"stamps": []},
+        {"retries": None},
+        {"eta": 7},
+        {"group": {"a": 1}},
+        {"chain": "x"},
+        {"callbacks": [1]},
+        {"dispatch_no": 2**40},
+    ],
+)
+def test_a_header_that_celery_would_trust_and_stumble_over_is_refused(
+    changes: dict[str, Any],
+) -> None:
+    with pytest.raises(TypeError, match=next(iter(changes))):
+        check_shape(bad_message("[[], {}, {}]", headers(**changes)))
+
+
+@pytest.mark.parametrize("body", ["[[], {}, 7]", "[[], 7, {}]", '[[], {}, {"errbacks": "x"}]'])
+def test_a_body_that_celery_would_trust_and_stumble_over_is_refused(body: str) -> None:
+    with pytest.raises(TypeError):
+        check_shape(bad_message(body, headers()))
+
+
+def test_what_celery_itself_publishes_has_the_right_shape() -> None:
+    signed = app.signature(KNOWN, ("x",))
+    sent = app.amqp.as_task_v2(
+        str(uuid4()), KNOWN, ("x",), {}, countdown=5, expires=60, time_limit=9.5,
+        group_id="g", group_index=0, callbacks=[signed], errbacks=[signed], chain=[signed],
+        chord=signed, stamped_headers=["by"], by="me",
+    )  # fmt: skip
+    check_shape(bad_message(json.dumps(sent.body), json.loads(json.dumps(sent.headers))))
 
 
 def test_what_a_taken_message_raises_is_not_its_fault() -> None:
@@ -239,6 +393,26 @@ def bad_message(body: str, given: dict[str, Any]) -> Any:
         accept={"application/json"},
         channel=Mock(no_ack_consumers=None),
     )
+
+
+def keeping(write: Callable[[], None]) -> parking.Keeping:
+    return parking.Keeping(write, "a test", b"")
+
+
+def envelope(given: dict[str, Any], *, routing_key: str = "default") -> bytes:
+    """What kombu writes into Redis, with a routing key that it would not send."""
+    return json.dumps(
+        {
+            "body": "[[], {}, {}]",
+            "headers": given,
+            "content-type": "application/json",
+            "content-encoding": "utf-8",
+            "properties": {
+                "delivery_tag": str(uuid4()),
+                "delivery_info": {"exchange": "default", "routing_key": routing_key},
+            },
+        }
+    ).encode()
 
 
 def dispatched_job(task: str) -> Job:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import time
@@ -17,6 +18,7 @@ from kombu.transport import redis as kombu_redis
 from devtools.servers import Redis
 from project.celery import app
 from tasks import redis_transport
+from tasks.models import ParkedMessage
 from tests.broker import Corner, trace_table
 from tests.processes import wait_until, worker
 
@@ -50,6 +52,68 @@ def test_a_worker_with_an_unacked_message_survives_three_restarts_of_redis(
             )
         assert process.is_running
         process.send(signal.SIGKILL)
+
+
+GOOD: dict[str, Any] = {
+    "body": "e30=",
+    "headers": {},
+    "properties": {
+        "delivery_tag": "tag",
+        "delivery_info": {"exchange": "", "routing_key": "default"},
+        "body_encoding": "base64",
+    },
+}
+BAD = [
+    {**GOOD, "headers": [1]},
+    {**GOOD, "headers": "x"},
+    {**GOOD, "body": 7},
+    {**GOOD, "body": "x"},
+    {**GOOD, "properties": [1]},
+    *(
+        {**GOOD, "properties": {**GOOD["properties"], **changes}}
+        for changes in (
+            {"delivery_tag": ["x"]},
+            {"delivery_tag": {"a": 1}},
+            {"delivery_tag": "\ud800"},
+            {"delivery_info": "text"},
+            {"delivery_info": {}},
+            {"delivery_info": {"exchange": {}, "routing_key": []}},
+            {"body_encoding": "nope"},
+            {"body_encoding": 7},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("item", BAD)
+def test_an_envelope_that_kombu_would_stumble_over_is_no_message(item: dict[str, Any]) -> None:
+    assert redis_transport.is_message(GOOD)
+    assert not redis_transport.is_message(item)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_envelope_that_cannot_be_read_is_parked_and_the_worker_goes_on() -> None:
+    corner = Corner()
+    unreadable = [
+        b"[" * 100_000,
+        b"9" * 5_000,
+        b'{"__type__": "datetime", "__value__": "never"}',
+        b'{"__type__": [], "__value__": 1}',
+    ]
+    items = [*unreadable, *(json.dumps(item).encode() for item in BAD)]
+    with (
+        trace_table() as trace,
+        worker("default", "-I", "tests.plain_tasks", "-c", "1", env=corner.env) as process,
+    ):
+        corner.push(*items)
+        corner.send_task("plain.trace", "alive")
+        wait_until(lambda: trace.notes == ["alive"], what="the good task behind them runs")
+        wait_until(lambda: ParkedMessage.objects.count() == len(items), what="all are parked")
+        wait_until(lambda: corner.unacked() == 0, what="all are acked")
+        assert process.is_running
+    bodies = {bytes(body) for body in ParkedMessage.objects.values_list("body", flat=True)}
+    assert bodies >= set(unreadable)
+    corner.clear()
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])

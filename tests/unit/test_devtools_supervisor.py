@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from devtools.child import ROOT, Child, ChildFailed, Program
-from devtools.interrupts import StopRequested
+from devtools.interrupts import StopRequested, acknowledged
 from devtools.supervisor import Supervisor
 
 # Writes when it starts and when SIGTERM comes; sleeps otherwise.
@@ -129,6 +129,20 @@ def test_ctrl_c_stops_every_child_in_order(supervised: Outside, log: Path) -> No
     supervised.process.send_signal(signal.SIGINT)
     supervised.process.wait(10)
     assert log.read_text() == "web stopped\nworker stopped\npostgres stopped\n"
+
+
+def test_ctrl_c_is_acknowledged_in_one_line(supervised: Outside) -> None:
+    supervised.process.send_signal(signal.SIGINT)
+    output, _ = supervised.process.communicate(timeout=10)
+    assert output == "Stopping ... Ctrl-C again kills.\n"
+
+
+def test_ctrl_c_is_acknowledged_before_anything_is_waited_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(StopRequested), acknowledged(), acknowledged():
+        raise StopRequested(signal.SIGINT)
+    assert capsys.readouterr().out == "Stopping ... Ctrl-C again kills.\n"
 
 
 def test_an_exception_stops_every_child(log: Path) -> None:

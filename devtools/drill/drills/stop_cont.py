@@ -23,7 +23,7 @@ def rehearse(scene: Scene) -> None:
     with scene.traffic():
         for _ in scene.moments(every_s=4):
             with scene.frozen(scene.busy_worker()):
-                scene.pause(scene.lease_s * scene.random.uniform(1.4, 2))
+                scene.pause(scene.lease_s + scene.random.uniform(4.5, 7))
     scene.wait_until_all_ended()
 
 

@@ -1,0 +1,89 @@
+"""Which runs a worker renews, for how long, and how often."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from pytest_django.fixtures import Settings
+
+from tasks import ledger
+from tasks.board import Board
+from tasks.lease import Held, Renewer, held_by
+from tasks.models import Job
+from tasks.states import State
+from tasks.topology import LEASE_S, Queue, Topology
+from tests.job_rows import job_row
+
+QUICK = Topology.of([Queue("quick", lease=3), Queue("patient", lease=60)])
+
+
+def held(job: Job, *, since: float | None = None) -> Held:
+    return Held(job.id, job.dispatch_no, job.queue, 1, time.time() - 30 if since is None else since)
+
+
+def lease_left_s(job: Job) -> float:
+    job.refresh_from_db()
+    assert job.lease_expires_at is not None
+    return (job.lease_expires_at - datetime.now(UTC)).total_seconds()
+
+
+@pytest.mark.django_db
+def test_each_run_gets_the_lease_of_its_queue(settings: Settings) -> None:
+    settings.TASKS_TOPOLOGY = QUICK
+    jobs = {name: job_row(State.RUNNING, queue=name) for name in ("quick", "patient", "other")}
+    Renewer(lambda: [held(job) for job in jobs.values()], Board()).turn()
+    left_s = {name: round(lease_left_s(job)) for name, job in jobs.items()}
+    assert left_s == {"quick": 3, "patient": 60, "other": LEASE_S}
+
+
+def test_leases_are_renewed_three_times_in_the_shortest_one(settings: Settings) -> None:
+    settings.TASKS_TOPOLOGY = QUICK
+    assert Renewer(list, Board()).every_s == 1
+    settings.TASKS_TOPOLOGY = Topology.of([Queue("patient", lease=60)])
+    assert Renewer(list, Board()).every_s == LEASE_S / 3  # of a queue that is not declared
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("jump_s", [-3600, 3600])
+def test_a_clock_that_jumps_does_not_keep_a_run_from_being_renewed(jump_s: float) -> None:
+    job = job_row(State.RUNNING)
+    Job.objects.update(lease_expires_at=datetime.now(UTC) + timedelta(seconds=1))
+    Renewer(lambda: [held(job, since=time.time() - jump_s)], Board()).turn()
+    assert lease_left_s(job) > LEASE_S - 1
+
+
+def test_a_run_that_has_just_begun_pays_nothing() -> None:
+    runs = [Held(uuid4(), 1, "default", 1, time.time())]
+    Renewer(lambda: runs, Board()).turn()  # a query would be refused here
+
+
+def request(**changes: Any) -> SimpleNamespace:
+    task = SimpleNamespace(is_ledger_task=True, queue=None)
+    carried = {"dispatch_no": 4, "delivery_info": {"routing_key": "bulk"}}
+    known = {"id": str(uuid4()), "task": task, "request_dict": carried, "worker_pid": 7}
+    return SimpleNamespace(**{**known, "time_start": 1.0, **changes})
+
+
+def test_only_runs_of_ledger_tasks_that_have_begun_are_held() -> None:
+    begun = request()
+    waiting, plain = request(time_start=None), request(task=SimpleNamespace())
+    assert held_by([begun, waiting, plain]) == [Held(UUID(begun.id), 4, "bulk", 7, 1.0)]
+
+
+def test_the_run_of_an_adopted_message_is_held_too() -> None:
+    """Its message bears no dispatch number: that was given when it was adopted."""
+    adopted = request(id="chosen-by-hand", request_dict={"delivery_info": {"routing_key": "bulk"}})
+    [run] = held_by([adopted])
+    assert (run.dispatch_no, run.queue) == (1, "bulk")
+
+
+@pytest.mark.django_db
+def test_a_renewal_tells_who_still_owns_a_job() -> None:
+    mine, lost = job_row(State.RUNNING), job_row(State.RUNNING)
+    kept = ledger.renew([(mine.id, 1, 15.0), (lost.id, 2, 15.0)])
+    assert [*kept] == [mine.id]
