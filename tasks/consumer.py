@@ -7,6 +7,7 @@ one. Here every such message ends in a table before it is acked.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -126,6 +127,14 @@ def check_shape(message: Any) -> None:
         for name, is_right in SHAPES.items():
             if name in part and not is_right(part[name]):
                 raise TypeError(f"{name} is {part[name]!r:.100}")
+    check_depth([headers, message.properties, payload])
+
+
+def check_depth(value: Any) -> None:
+    """Raise RecursionError for what the pool could not pickle, inside its own few levels."""
+    for _ in range(MARGIN_OF_DEPTH):
+        value = [value]
+    pickle.dumps(value)
 
 
 def embedded(args: Any, kwargs: Any, embed: Any) -> dict[str, Any]:
@@ -175,6 +184,7 @@ def is_time_limit(value: Any) -> bool:
 
 
 TIME_LIMIT_MAX_S = 2**31
+MARGIN_OF_DEPTH = 50
 SHAPES: dict[str, Callable[[Any], bool]] = {
     "id": is_text,
     "task": is_text,

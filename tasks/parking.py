@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeGuard
 from uuid import UUID
 
 import structlog
@@ -86,7 +86,7 @@ def job_of(message: Any) -> Dispatched | None:
     return Dispatched(job_id, task_name(message), number)
 
 
-def is_dispatch_no(value: Any) -> bool:
+def is_dispatch_no(value: Any) -> TypeGuard[int]:
     """Whether we can have given it: any other is a stranger's."""
     return type(value) is int and 0 < value <= DISPATCH_NO_MAX
 

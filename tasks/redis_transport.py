@@ -50,7 +50,7 @@ class Channel(kombu_redis.Channel):
             if self._popped is None or is_readable(self._popped):
                 raise
             # The queue just read was moved to the end of the round.
-            queue = self._queue_cycle.items[-1]  # type: ignore[attr-defined]
+            queue = self._queue_cycle.items[-1]
             self.connection._deliver(self._popped, queue)
             return True
 

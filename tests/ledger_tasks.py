@@ -102,6 +102,11 @@ def returns(what: str) -> object:
     return values[what]
 
 
+@shared_task(base=LedgerTask, name="t.tells_its_lease")
+def tells_its_lease() -> float:
+    return current_run().claim.lease_s
+
+
 @shared_task(base=LedgerTask, name="t.limited", queue="limited")
 def limited(note: str) -> None:
     leave_trace(note)

@@ -86,6 +86,17 @@ def stepping(note: str) -> list[str]:
     return results
 
 
+@shared_task(base=LedgerTask, name="s.locks_its_row", atomic=True)
+def locks_its_row(note: str, seconds: float) -> None:
+    current_run().progress(1, 2)
+    leave_trace(f"{note} begins")
+    ends_at = time.monotonic() + seconds
+    while time.monotonic() < ends_at:
+        current_run().check()
+        time.sleep(0.05)
+    leave_trace(f"{note} ends")
+
+
 @shared_task(base=LedgerTask, name="s.all_or_nothing", atomic=True)
 def all_or_nothing(note: str, dies_first: bool = False, fails: bool = False) -> None:
     with connection.cursor() as cursor:

@@ -41,9 +41,9 @@ def memory_group(worker: Child, limit_bytes: int) -> Iterator[None]:
             (group / "cgroup.procs").write_text(str(pid))
         yield
     finally:
-        for pid in (group / "cgroup.procs").read_text().split():
+        for left in (group / "cgroup.procs").read_text().split():
             with suppress(OSError):
-                (GROUPS / "cgroup.procs").write_text(pid)
+                (GROUPS / "cgroup.procs").write_text(left)
         group.rmdir()
 
 

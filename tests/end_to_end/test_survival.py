@@ -85,6 +85,38 @@ def test_a_long_job_keeps_its_lease_and_runs_once(corner: Corner, trace: Trace) 
     assert trace.notes == ["x begins", "x ends"]
 
 
+def test_an_adopted_message_keeps_its_lease_and_its_killed_child_is_noticed(
+    corner: Corner, trace: Trace
+) -> None:
+    """Longer than a lease of 3 s and the time a relay waits; its message bears no number."""
+    site = {**corner.env, "DJANGO_SETTINGS_MODULE": "tests.short_lease"}
+    with worker("default", *TASKS, "-c", "1", env=site), relay(env=site):
+        job_id = UUID(corner.send_task("s.slow", "x", 10))
+        begins(trace, "x begins")
+        time.sleep(8)
+        assert (job(job_id).state, job(job_id).crashes) == (State.RUNNING, 0)
+        os.kill(trace.pids[-1], signal.SIGKILL)
+        wait_until(lambda: job(job_id).crashes == 1, within_s=2, what="it is noticed")
+
+
+def test_a_body_that_keeps_its_row_locked_is_not_rescued_and_stops_nobody(
+    corner: Corner, trace: Trace
+) -> None:
+    """Neither the relay, nor the renewals and the beat of its own worker."""
+    site = {**corner.env, "DJANGO_SETTINGS_MODULE": "tests.short_lease"}
+    with worker("default", *TASKS, "-c", "2", env=site), relay(env=site):
+        locks = enqueue(surviving_tasks.locks_its_row, {"note": "x", "seconds": 10}).job_id
+        begins(trace, "x begins")
+        time.sleep(6.5)
+        other = enqueue(surviving_tasks.slow, {"note": "y", "seconds": 0}).job_id
+        assert ends(other, within_s=3).state == State.SUCCEEDED
+        beat_age = execute("SELECT max(clock_timestamp() - last_beat) FROM tasks_worker")[0][0]
+        assert beat_age.total_seconds() < 6.5
+        done = ends(locks)
+    assert (done.state, done.crashes) == (State.SUCCEEDED, 0)
+    assert trace.notes.count("x begins") == 1
+
+
 def test_a_killed_child_is_noticed_at_once_by_its_parent(corner: Corner, trace: Trace) -> None:
     with worker("default", *TASKS, "-c", "1", env=corner.env), relay(env=corner.env):
         job_id = enqueue(surviving_tasks.slow, {"note": "x", "seconds": 3}).job_id

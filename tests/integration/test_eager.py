@@ -13,7 +13,9 @@ from celery.result import EagerResult
 from project.celery import app
 from tasks.errors import InvalidPayload
 from tasks.models import Attempt, Job
+from tasks.wiring import topology
 from tests.habits import habit
+from tests.ledger_tasks import tells_its_lease
 from tests.sample_shop import tasks as shop
 
 pytestmark = pytest.mark.django_db
@@ -106,6 +108,13 @@ def test_apply_runs_the_job_here_and_returns_an_eager_result() -> None:
     assert (result.get(), result.status) == (3, "SUCCESS")
     assert Job.objects.get(id=result.id).state == "succeeded"
     assert shop.add.s(1, 2).apply().get() == 3
+
+
+@habit(".apply()")
+def test_a_job_that_runs_here_has_a_lease_for_all_its_time() -> None:
+    """Nobody renews it, and no relay must take it away while it runs."""
+    queue = topology().queue("default")
+    assert tells_its_lease.apply().get() == queue.time_limit + queue.lease
 
 
 @habit(".apply()")

@@ -111,6 +111,25 @@ def test_a_loop_that_hangs_stops_the_beat_unless_the_worker_drains(
         beater.end()
 
 
+def test_no_error_ends_the_thread_that_renews_and_beats(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails() -> None:
+        raise ValueError("a forged message")
+
+    beater = Beater("w@test", ["a"])
+    monkeypatch.setattr(beater._renewer, "turn", fails)
+    monkeypatch.setattr(beater._renewer, "every_s", 0.02)
+    beater.start()
+    try:
+        wait_until(Worker.objects.exists, what="it beats")
+        monkeypatch.undo()
+        wait_until(lambda: beater._renewer.renews_at, what="it renews")
+    finally:
+        beater.end()
+    assert caplog.text.count("heartbeat_failed") == 1
+
+
 def test_a_stopping_worker_does_not_stop_its_successor_of_the_same_name() -> None:
     heartbeat.beat(replace(VITALS, pid=1))
     heartbeat.beat(replace(VITALS, pid=2))

@@ -8,16 +8,20 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 from pytest_django.fixtures import Settings
 
 from tasks import ledger
-from tasks.board import Board
-from tasks.lease import Held, Renewer, held_by
+from tasks.board import Board, Word
+from tasks.lease import LOCKED_IS_ASKED_AGAIN_AFTER_S, Held, Renewer, held_by
+from tasks.ledger import Kept
 from tasks.models import Job
+from tasks.rescue import EXPIRED_FOR_S
 from tasks.states import State
 from tasks.topology import LEASE_S, Queue, Topology
 from tests.job_rows import job_row
+from tests.processes import database_url
 
 QUICK = Topology.of([Queue("quick", lease=3), Queue("patient", lease=60)])
 
@@ -86,4 +90,34 @@ def test_the_run_of_an_adopted_message_is_held_too() -> None:
 def test_a_renewal_tells_who_still_owns_a_job() -> None:
     mine, lost = job_row(State.RUNNING), job_row(State.RUNNING)
     kept = ledger.renew([(mine.id, 1, 15.0), (lost.id, 2, 15.0)])
-    assert [*kept] == [mine.id]
+    assert kept == {mine.id: Kept(cancel_requested=False, renewed=True)}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_run_whose_row_is_locked_is_not_lost_and_is_renewed_soon_after() -> None:
+    """A body in its own transaction, or a web request that cancels, holds the lock."""
+    locked, free = job_row(State.RUNNING), job_row(State.RUNNING)
+    Job.objects.update(lease_expires_at=datetime.now(UTC) - timedelta(seconds=1))
+    board = Board()
+    renewer = Renewer(lambda: [held(locked), held(free)], board)
+    with psycopg.connect(database_url()) as body:
+        body.execute("UPDATE tasks_job SET progress = '1' WHERE id = %s", [locked.id])
+        before = time.monotonic()
+        renewer.turn()
+        assert time.monotonic() - before < 1
+    assert lease_left_s(free) > 0 > lease_left_s(locked)
+    notice = board.read(locked.id, locked.dispatch_no)
+    assert notice
+    assert (notice.word, notice.renewed_at >= before) == (Word.NOTHING, True)
+    assert not renewer.missed
+    assert renewer.pause_s <= LOCKED_IS_ASKED_AGAIN_AFTER_S < EXPIRED_FOR_S
+    renewer.renews_at = 0.0
+    renewer.turn()
+    assert lease_left_s(locked) > 0
+
+
+@pytest.mark.parametrize("forged", [True, -1, 2**31, "1", 1.0, None])
+def test_a_dispatch_number_that_none_can_be_is_taken_for_none(forged: object) -> None:
+    carried = {"dispatch_no": forged, "delivery_info": {"routing_key": "bulk"}}
+    [run] = held_by([request(id="no-uuid", request_dict=carried)])
+    assert run.dispatch_no == 1

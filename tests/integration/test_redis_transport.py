@@ -63,25 +63,23 @@ GOOD: dict[str, Any] = {
         "body_encoding": "base64",
     },
 }
+WRONG_PROPERTIES: list[dict[str, Any]] = [
+    {"delivery_tag": ["x"]},
+    {"delivery_tag": {"a": 1}},
+    {"delivery_tag": "\ud800"},
+    {"delivery_info": "text"},
+    {"delivery_info": {}},
+    {"delivery_info": {"exchange": {}, "routing_key": []}},
+    {"body_encoding": "nope"},
+    {"body_encoding": 7},
+]
 BAD = [
     {**GOOD, "headers": [1]},
     {**GOOD, "headers": "x"},
     {**GOOD, "body": 7},
     {**GOOD, "body": "x"},
     {**GOOD, "properties": [1]},
-    *(
-        {**GOOD, "properties": {**GOOD["properties"], **changes}}
-        for changes in (
-            {"delivery_tag": ["x"]},
-            {"delivery_tag": {"a": 1}},
-            {"delivery_tag": "\ud800"},
-            {"delivery_info": "text"},
-            {"delivery_info": {}},
-            {"delivery_info": {"exchange": {}, "routing_key": []}},
-            {"body_encoding": "nope"},
-            {"body_encoding": 7},
-        )
-    ),
+    *({**GOOD, "properties": {**GOOD["properties"], **wrong}} for wrong in WRONG_PROPERTIES),
 ]
 
 

@@ -9,7 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
+import psycopg
 import pytest
 import redis
 from celery import current_app
@@ -22,11 +24,12 @@ from tasks.enqueue import Item, enqueue, enqueue_many
 from tasks.models import Job, Worker
 from tasks.models import Relay as RelayRow
 from tasks.relay import Relay
+from tasks.rescue import EXPIRED_FOR_S, take
 from tasks.states import State
 from tasks.topology import Downstream, Queue, Topology
 from tests.broker import Corner
 from tests.ledger_tasks import limited, quick, trace
-from tests.processes import wait_until
+from tests.processes import database_url, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -75,6 +78,25 @@ def a_relay(url: str | None = None) -> Iterator[Relay]:
     finally:
         relay.publisher.close()
         relay.listener.close()
+
+
+@contextmanager
+def a_running_relay() -> Iterator[Relay]:
+    """In a thread, which is still alive at the end."""
+    with a_relay() as relay:
+
+        def run() -> None:
+            relay.run()
+            connection.close()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield relay
+            assert thread.is_alive()
+        finally:
+            relay.stop()
+            thread.join(10)
 
 
 class Elsewhere:
@@ -306,6 +328,105 @@ def test_an_outage_of_the_database_is_logged_once_and_waited_out(
         assert not thread.is_alive()
     assert caplog.text.count("ledger_away") == 1
     assert caplog.text.count("ledger_back") == 1
+
+
+def test_a_relay_that_lost_its_listener_goes_on_and_listens_again(
+    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.listen.RECONNECTS_AFTER_S", 0.5)
+    a_worker()
+    with a_running_relay() as relay:
+        wait_until(lambda: relay.listener.session is not None)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query ~ '^LISTEN'"
+                " AND datname = current_database()"
+            )
+        wait_until(lambda: "listener_lost" in caplog.text)
+        enqueue(trace, {"note": "x"})
+        wait_until(lambda: len(broker.ids()) == 1)
+        wait_until(lambda: "listener_back" in caplog.text)
+    assert caplog.text.count("listener_lost") == 1
+
+
+def test_an_error_of_its_own_is_logged_once_and_does_not_end_the_relay(
+    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.relay.FAILURE_PAUSE_S", 0.02)
+    a_worker()
+    tries: list[int] = []
+
+    def fails(limit: int) -> int:
+        tries.append(limit)
+        raise LookupError("a bug")
+
+    monkeypatch.setattr(ledger, "expire", fails)
+    with a_running_relay():
+        wait_until(lambda: len(tries) > 3)
+        enqueue(trace, {"note": "x"})
+        wait_until(lambda: len(broker.ids()) == 1)
+    assert caplog.text.count("relay_failed") == 1
+
+
+def test_a_locked_row_stops_no_relay_and_is_not_rescued(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody cancels a running job, and does not end the transaction."""
+    monkeypatch.setattr("tasks.rescue.EXPIRED_FOR_S", 0.0)
+    a_worker()
+    running = a_run_whose_lease_expired()
+    enqueue(trace, {"note": "x"})
+    with a_relay() as relay:
+        relay.watches_since -= 60
+        with psycopg.connect(database_url()) as web:
+            web.execute("UPDATE tasks_job SET cancel_reason = 'x' WHERE id = %s", [running])
+            seen = ledger.Expired(running, 1, "t.trace", "default", "w")
+            before = datetime.now(UTC)
+            assert relay.run_once() == 1
+            assert take(seen) is False
+            assert datetime.now(UTC) - before < timedelta(seconds=1)
+        assert Job.objects.get(id=running).state == State.RUNNING
+        relay.housekeeping_at = 0.0
+        relay.run_once()
+    assert Job.objects.get(id=running).crashes == 1
+
+
+def test_a_lease_that_was_found_expired_once_may_still_be_renewed(broker: Broker) -> None:
+    """A lock kept its worker from renewing until just now."""
+    running = a_run_whose_lease_expired()
+    with a_relay() as relay:
+        relay.watches_since -= 60
+        relay.run_once()
+        assert Job.objects.get(id=running).state == State.RUNNING
+        key = (running, 1)
+        relay.rescuer.expired_since[key] -= EXPIRED_FOR_S
+        assert ledger.renew([(running, 1, 15.0)])[running].renewed
+        relay.housekeeping_at = 0.0
+        relay.run_once()
+        assert key not in relay.rescuer.expired_since
+    assert Job.objects.get(id=running).crashes == 0
+
+
+def test_a_relay_that_froze_while_it_dispatched_stops_its_limit_only(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    a_worker("default")
+    a_worker("limited")
+    enqueue(limited, {"note": "x"})
+    enqueue(trace, {"note": "x"})
+    with a_relay() as relay, psycopg.connect(database_url()) as frozen:
+        name = TOPOLOGY.queue("limited").lock_name
+        frozen.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 1))", [name])
+        assert relay.run_once() == 1
+    assert (len(broker.ids()), len(broker.ids("limited"))) == (1, 0)
+    assert "dispatch_waits_for_lock" in caplog.text
+
+
+def a_run_whose_lease_expired() -> UUID:
+    job_id = enqueue(trace, {"note": "x"}).job_id
+    number = ledger.dispatch_here(job_id)
+    assert ledger.claim(job_id, number, worker="w", release="", lease_s=-1.0)
+    return job_id
 
 
 # --- being awake -----------------------------------------------------------------------------

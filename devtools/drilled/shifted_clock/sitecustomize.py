@@ -21,7 +21,7 @@ class _Kind(type):
         return isinstance(instance, _datetime)
 
 
-class _Shifted(_datetime, metaclass=_Kind):
+class _Shifted(_datetime, metaclass=_Kind):  # type: ignore[misc, valid-type]
     @classmethod
     def now(cls, tz: datetime.tzinfo | None = None) -> Any:
         return _datetime.fromtimestamp(time.time(), tz)
