@@ -16,6 +16,7 @@ from devtools.supervisor import Supervisor
 # Most tests wait for processes they started, so more of them run than there are processors.
 PROCESSES_PER_CPU = 2.5
 MOST_PROCESSES = 8
+DRILLS = "tests/drills"
 # With these, one process is what the caller wants: he looks at the terminal.
 ONE_PROCESS = ("--pdb", "--trace", "-s", "--capture=no", "--collect-only", "--co")
 
@@ -38,8 +39,14 @@ def main(argv: list[str]) -> int:
             supervisor.add(redis)
             env["BROKER_URL"] = redis.url
         return run_in_foreground(
-            [sys.executable, "-m", "pytest", *process_arguments(argv), *argv], env
+            [sys.executable, "-m", "pytest", *process_arguments(argv), *left_out(argv), *argv],
+            env,
         )
+
+
+def left_out(argv: Sequence[str]) -> list[str]:
+    """The drills take minutes: they run when they are named, and in CI."""
+    return [] if any(argument.startswith(DRILLS) for argument in argv) else [f"--ignore={DRILLS}"]
 
 
 def process_arguments(argv: Sequence[str]) -> list[str]:

@@ -123,7 +123,8 @@ def address_of(
     """The job and the dispatch that a message means. Dispatch 0 is none that can be claimed."""
     dispatch_no = request.get("dispatch_no")
     if isinstance(dispatch_no, int):
-        return UUID(message_id), dispatch_no
+        # An id that is no UUID was never one of ours, and nothing will be found under this one.
+        return adopt.job_id_of(message_id), dispatch_no
     try:
         return adopt.adopt(task, message_id, args, kwargs, request)
     except TasksError as exc:

@@ -95,7 +95,7 @@ def test_two_calls_are_two_jobs() -> None:
 def test_an_argument_that_celery_would_change_is_refused_with_the_hint_to_annotate(
     value: object,
 ) -> None:
-    with pytest.raises(InvalidPayload, match="annotate|text"):
+    with pytest.raises(InvalidPayload, match=r"annotate|text"):
         shop.untyped.delay(value)
     assert not Job.objects.exists()
 

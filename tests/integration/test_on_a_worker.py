@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tasks.adopt import job_id_of
-from tasks.models import Job, ParkedMessage
+from tasks.models import Job, ParkedMessage, Worker
 from tests.broker import Corner, trace_table
 from tests.habits import habit
 from tests.processes import relay, wait_until, worker
@@ -57,6 +57,7 @@ def left(django_db_setup: None, django_db_blocker: Any) -> Left:
             corner.clear()
             Job.objects.all().delete()
             ParkedMessage.objects.all().delete()
+            Worker.objects.all().delete()
     return found
 
 

@@ -17,7 +17,7 @@ from devtools.given_servers import addresses_of
 from devtools.ports import free_port
 from devtools.pytest_broker import own_database
 from devtools.stack import Stack, Worker, child_environment
-from devtools.testing import process_arguments
+from devtools.testing import left_out, process_arguments
 
 
 def test_help_lists_every_command_that_has_a_module(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,6 +51,11 @@ def test_a_whole_run_gets_several_processes_within_bounds() -> None:
     option, number, *_ = process_arguments(["tests/unit"])
     assert option == "-n"
     assert 1 <= int(number) <= 8
+
+
+def test_the_drills_run_when_they_are_named() -> None:
+    assert left_out(["-k", "relay"]) == ["--ignore=tests/drills"]
+    assert left_out(["tests/drills/test_drills.py"]) == []
 
 
 def test_every_test_process_has_a_redis_database_of_its_own() -> None:

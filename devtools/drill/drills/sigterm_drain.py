@@ -8,13 +8,13 @@ from devtools.drill.traffic import Order
 from devtools.drill.witness import books_of
 from tasks.topology import STOP_OVERHEAD_S
 
-LONG_EACH = 20
+LONG_EACH = 40
 DRAIN_S = 2
 
 
 def orders(random: Random, number: int) -> Order:
     if number % LONG_EACH == LONG_EACH // 2:
-        return order("checkpointed", number, parts=20, seconds=random.uniform(5, 10))
+        return order("checkpointed", number, parts=20, seconds=random.uniform(4, 7))
     return ordinary(random, number)
 
 
