@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -29,15 +30,17 @@ def delay_of(job: Job) -> timedelta:
 @pytest.mark.parametrize(
     ("options", "seconds"),
     [
-        ({"countdown": 60}, 60),
-        ({"countdown": 0}, 0),
-        ({}, 180),
-        ({"eta": datetime.now(UTC) + timedelta(hours=1)}, 3600),
-        ({"eta": datetime.now(UTC).replace(tzinfo=None) + timedelta(hours=1)}, 3600),
+        (lambda now: {"countdown": 60}, 60),
+        (lambda now: {"countdown": 0}, 0),
+        (lambda now: {}, 180),
+        (lambda now: {"eta": now + timedelta(hours=1)}, 3600),
+        (lambda now: {"eta": now.replace(tzinfo=None) + timedelta(hours=1)}, 3600),
     ],
 )
-def test_a_retry_waits_in_the_ledger(options: dict[str, Any], seconds: float) -> None:
-    result = shop.retry_by_hand.delay(**options)
+def test_a_retry_waits_in_the_ledger(
+    options: Callable[[datetime], dict[str, Any]], seconds: float
+) -> None:
+    result = shop.retry_by_hand.delay(**options(datetime.now(UTC)))
     run_jobs()
     job = Job.objects.get(id=result.id)
     if seconds:
