@@ -30,9 +30,9 @@ def delay_of(job: Job) -> timedelta:
 @pytest.mark.parametrize(
     ("options", "seconds"),
     [
-        (lambda now: {"countdown": 60}, 60),
-        (lambda now: {"countdown": 0}, 0),
-        (lambda now: {}, 180),
+        (lambda _: {"countdown": 60}, 60),
+        (lambda _: {"countdown": 0}, 0),
+        (lambda _: {}, 180),
         (lambda now: {"eta": now + timedelta(hours=1)}, 3600),
         (lambda now: {"eta": now.replace(tzinfo=None) + timedelta(hours=1)}, 3600),
     ],
