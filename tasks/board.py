@@ -1,8 +1,9 @@
-"""What a worker tells its runs without the database: shared memory between a pool's parent and
-its children, or between threads.
+"""What a worker and its runs tell each other without the database: shared memory between a
+pool's parent and its children, or between threads.
 
 The parent writes: when a run's lease was renewed last, whether it was cancelled or lost, and
-when the worker drains. A run reads it in ``check()``; that costs no round trip.
+when the worker drains. A run reads it in ``check()``; that costs no round trip. A run writes that
+its body is over: the parent hears of that from Celery only while its loop turns.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ from uuid import UUID
 ENTRIES = 2048
 HEADER = struct.Struct("<dB7x")  # drains at (monotonic), whether anybody renews here
 ENTRY = struct.Struct("<16sqdB7x")  # job id, dispatch number, renewed at (monotonic), word
+# A run that is over stands in the place that its id gives, until another one needs it. Some
+# moments are enough.
+OVER_ENTRIES = 1024
+OVER = struct.Struct("<16sq")  # job id, dispatch number
+OVER_AT = HEADER.size + ENTRIES * ENTRY.size
 NEVER = float("inf")
 
 
@@ -41,11 +47,11 @@ class Notice:
 
 
 class Board:
-    """One per worker, made before its children are forked. One writer, any number of readers."""
+    """One per worker, made before its children are forked."""
 
     def __init__(self) -> None:
         # Anonymous and shared: a forked child sees what its parent writes later.
-        self.memory = mmap.mmap(-1, HEADER.size + ENTRIES * ENTRY.size)
+        self.memory = mmap.mmap(-1, OVER_AT + OVER_ENTRIES * OVER.size)
         self.clear()
 
     # --- the parent -------------------------------------------------------------------
@@ -75,7 +81,14 @@ class Board:
             else:
                 ENTRY.pack_into(self.memory, at, bytes(16), 0, 0.0, 0)
 
+    def is_over(self, job_id: UUID, dispatch_no: int) -> bool:
+        """Whether the body of this run has ended, as far as it is known."""
+        return OVER.unpack_from(self.memory, over_at(job_id)) == (job_id.bytes, dispatch_no)
+
     # --- a run ------------------------------------------------------------------------
+
+    def note_over(self, job_id: UUID, dispatch_no: int) -> None:
+        OVER.pack_into(self.memory, over_at(job_id), job_id.bytes, dispatch_no)
 
     @property
     def drains_at(self) -> float:
@@ -91,13 +104,18 @@ class Board:
 
     def read(self, job_id: UUID, dispatch_no: int) -> Notice | None:
         """None: no news, the run is younger than the last renewal."""
-        at = self.memory.find(job_id.bytes, HEADER.size)
+        at = self.memory.find(job_id.bytes, HEADER.size, OVER_AT)
         if at < 0 or (at - HEADER.size) % ENTRY.size:
             return None
         found, number, renewed_at, word = ENTRY.unpack_from(self.memory, at)
         if (found, number) != (job_id.bytes, dispatch_no):
             return None
         return Notice(job_id, number, renewed_at, Word(word))
+
+
+def over_at(job_id: UUID) -> int:
+    # The end of an id is random, its beginning is the time.
+    return OVER_AT + int.from_bytes(job_id.bytes[-4:]) % OVER_ENTRIES * OVER.size
 
 
 # The worker's own. Closed, and so without effect, wherever no worker runs.

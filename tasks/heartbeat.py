@@ -98,9 +98,6 @@ class Heartbeat(bootsteps.StartStopStep):
 
     def turned(self, consumer: Any) -> Any:
         def turned() -> None:
-            # Celery hears a child's pipe close a moment before the kernel calls the child dead,
-            # finds it alive, and looks again after 5 s.
-            consumer.pool.maintain_pool()
             if self.beater is not None:
                 self.beater.turning = Turning(
                     queues=tuple(consumer.app.amqp.queues.consume_from),

@@ -28,9 +28,9 @@ RENEWALS_PER_LEASE = 3
 YOUNGER_PAYS_NOTHING = 0.5
 # A row that was locked is asked for again this soon, well before anybody may rescue it.
 LOCKED_IS_ASKED_AGAIN_AFTER_S = 1.0
-# A run that missed its renewal has either just settled, and is gone from the worker's list in
-# a moment, or was taken away while this process was frozen.
-SETTLED_IS_GONE_AFTER_S = 0.5
+# A run that missed its renewal was either settled at this moment, and says so in the next, or
+# taken away while this process was frozen.
+SETTLED_IS_SAID_AFTER_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Renewer:
     def pause_s(self) -> float:
         """Seconds until the next turn."""
         if self.missed:
-            return SETTLED_IS_GONE_AFTER_S
+            return SETTLED_IS_SAID_AFTER_S
         return max(0.0, min(self.every_s, self.renews_at - time.monotonic()))
 
     def turn(self) -> None:
@@ -99,15 +99,20 @@ class Renewer:
         self.missed = {key: self.missed.get(key, now) for key in lost}
 
     def end_the_lost(self) -> None:
-        """End the process of every run that still goes on although its job has moved on."""
+        """End the process of every run whose body goes on although its job has moved on.
+
+        Celery holds a run as active until its loop has read the result. While it waits for a
+        broker it reads none, and the process may have nothing to do with that run any more.
+        """
         if not self.missed:
             return
         now = time.monotonic()
         for run in self.held():
             missed_at = self.missed.get((run.job_id, run.dispatch_no))
-            if missed_at is not None and now - missed_at >= SETTLED_IS_GONE_AFTER_S:
+            if missed_at is not None and now - missed_at >= SETTLED_IS_SAID_AFTER_S:
                 self.missed.pop((run.job_id, run.dispatch_no))
-                end(run)
+                if not self.board.is_over(run.job_id, run.dispatch_no):
+                    end(run)
 
 
 def lease_s(run: Held) -> float:

@@ -1,9 +1,13 @@
-"""The Redis transport of kombu, cured of two bugs that kill workers.
+"""The Redis transport of kombu, cured of three bugs that end or paralyse workers.
 
 When Redis restarts: a channel whose connection was closed forgets it, but late acks and restores
 still ask for the parameters of that connection: ``'NoneType' object has no attribute
 'hostname'``, which the worker takes for a fatal error. The parameters do not change during the
 life of a channel, so the last answer is still the right one.
+
+When Redis is mute for a moment: an ack that gets no answer leaves its message counted as being
+worked on. After as many as the worker may prefetch it waits for messages, connected and alive,
+and takes none for ever.
 
 When somebody writes what is no message into a queue: it is popped, cannot be read, and ends the
 worker. Here it is wrapped as a message, so that the consumer keeps it like any other bad one.
@@ -17,12 +21,34 @@ from uuid import uuid4
 
 import kombu.transport
 from kombu.transport import redis as kombu_redis
+from kombu.transport import virtual
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps, loads
 
 
+class QoS(kombu_redis.QoS):
+    """Counts a message as done also when Redis did not hear of it. Redis delivers it again when
+    its visibility timeout is over."""
+
+    def ack(self, delivery_tag: str) -> None:
+        try:
+            super().ack(delivery_tag)
+        except BaseException:
+            virtual.QoS.ack(self, delivery_tag)
+            raise
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        try:
+            super().reject(delivery_tag, requeue)
+        except BaseException:
+            virtual.QoS.ack(self, delivery_tag)
+            raise
+
+
 class Channel(kombu_redis.Channel):
     """Answers with its last connection parameters once its connection is gone."""
+
+    QoS = QoS
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
         if self.connection is not None and self.connection.client is not None:

@@ -70,7 +70,7 @@ def failed(run: Run, exc: BaseException, traceback: str) -> bool:
 def interrupted(run: Run, exc: Exception) -> None:
     """The body stopped without an outcome of its own."""
     if isinstance(exc, LeaseLost):
-        run.settled = True
+        mark_over(run)
         log.warning("lease_lost", fence=run.claim.fence)
     elif isinstance(exc, Cancelled):
         end(run, Outcome.CANCELLED, ledger.end_cancelled, reason=str(exc))
@@ -98,7 +98,7 @@ def unreported(run: Run, outcome: Any) -> None:
 
 def end(run: Run, outcome: str, write: Callable[..., bool], **values: Any) -> bool:
     """End the run with its fence. False: the job has moved on without it, or nobody knows."""
-    run.settled = True
+    mark_over(run)
     claim = run.claim
     try:
         happened = connections.persisting(
@@ -118,6 +118,12 @@ def end(run: Run, outcome: str, write: Callable[..., bool], **values: Any) -> bo
     if outcome in (Outcome.RETRY, "given_back") and values.get("delay_s", 0.0) <= 0:
         wake.after_commit()
     return True
+
+
+def mark_over(run: Run) -> None:
+    """The body has ended: nobody needs to end it any more."""
+    run.settled = True
+    BOARD.note_over(run.claim.id, run.claim.dispatch_no)
 
 
 def lost(job_id: UUID, dispatch_no: int, task: Any, exc: BaseException) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from celery import Celery
+from typing import Any
+
+from celery import Celery, signals
 
 from tasks import connections, drain, heartbeat, masking, redis_transport, worker_options
 from tasks.calls import send_jobs_to_the_ledger
@@ -29,4 +31,12 @@ def install(app: Celery) -> None:
     worker_options.install(app)
     drain.install(app)
     masking.install()
+    signals.celeryd_init.connect(cure_the_pool)
     app.steps["consumer"].add(heartbeat.Heartbeat)
+
+
+def cure_the_pool(**_: Any) -> None:
+    """Imported in workers only: a web server has no use for what comes along."""
+    from tasks import prefork
+
+    prefork.install()

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from pytest_django.fixtures import Settings
 
-from tasks import ledger
+from tasks import lease, ledger
 from tasks.board import Board, Word
 from tasks.lease import LOCKED_IS_ASKED_AGAIN_AFTER_S, Held, Renewer, held_by
 from tasks.ledger import Kept
@@ -121,3 +121,31 @@ def test_a_dispatch_number_that_none_can_be_is_taken_for_none(forged: object) ->
     carried = {"dispatch_no": forged, "delivery_info": {"routing_key": "bulk"}}
     [run] = held_by([request(id="no-uuid", request_dict=carried)])
     assert run.dispatch_no == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("is_over", [True, False])
+def test_only_a_run_whose_body_goes_on_is_ended_when_its_job_has_moved_on(
+    is_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its worker waits for a broker, Celery still holds runs that ended long ago."""
+    ended: list[Held] = []
+    monkeypatch.setattr(lease, "end", ended.append)
+    monkeypatch.setattr(lease, "SETTLED_IS_SAID_AFTER_S", 0)
+    run, board = held(job_row(State.SUCCEEDED)), Board()
+    if is_over:
+        board.note_over(run.job_id, run.dispatch_no)
+    renewer = Renewer(lambda: [run], board)
+    renewer.turn()
+    renewer.turn()
+    assert ended == ([] if is_over else [run])
+
+
+def test_the_board_tells_runs_apart_that_share_a_place() -> None:
+    board, run = Board(), uuid4()
+    same_place = UUID(bytes=bytes(8) + run.bytes[8:])
+    board.note_over(run, 1)
+    assert board.is_over(run, 1)
+    assert not board.is_over(run, 2)
+    board.note_over(same_place, 1)
+    assert not board.is_over(run, 1)

@@ -9,12 +9,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from kombu import Connection, Exchange, Queue
 from kombu.exceptions import OperationalError
 from kombu.transport import redis as kombu_redis
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from devtools.proxy import FaultyProxy
 from devtools.servers import Redis
 from project.celery import app
 from tasks import redis_transport
@@ -136,6 +139,10 @@ def test_an_ack_after_the_connection_was_dropped_is_no_error() -> None:
     corner.clear()
 
 
+def test_an_ack_that_redis_does_not_hear_frees_the_place_of_its_message() -> None:
+    assert takes_another_after_a_failed_ack(redis_transport.Transport)
+
+
 @pytest.mark.parametrize("scheme", ["redis", "rediss"])
 def test_every_redis_address_gets_the_cured_transport(scheme: str) -> None:
     with Connection(f"{scheme}://127.0.0.1:1/0?ssl_cert_reqs=required") as broker:
@@ -166,6 +173,10 @@ def test_canary_a_stock_channel_forgets_its_server_when_the_connection_is_droppe
         channel._connparams()
 
 
+def test_canary_a_stock_channel_counts_a_message_for_ever_when_its_ack_fails() -> None:
+    assert not takes_another_after_a_failed_ack(kombu_redis.Transport)
+
+
 def test_canary_a_stock_transport_raises_what_it_cannot_read_into_the_loop() -> None:
     corner = Corner()
     with connection(kombu_redis.Transport, corner.prefix) as broker:
@@ -174,6 +185,26 @@ def test_canary_a_stock_transport_raises_what_it_cannot_read_into_the_loop() -> 
             corner.push(b"hello")
             with pytest.raises(ValueError, match="Expecting value"):
                 broker.drain_events(timeout=5)
+
+
+def takes_another_after_a_failed_ack(transport: type[kombu_redis.Transport]) -> bool:
+    """Redis is mute while a message is acked; the next one may come, or not."""
+    corner = Corner()
+    corner.send_task("any")
+    address = urlsplit(corner.url)
+    with FaultyProxy(str(address.hostname), address.port or 6379) as proxy:
+        url = corner.url.replace(f":{address.port}", f":{proxy.port}")
+        options = {"global_keyprefix": corner.prefix, "socket_timeout": 0.5}
+        with Connection(url, transport=transport, transport_options=options) as broker:
+            message = Queue("default", Exchange("default"), routing_key="default")(broker).get()
+            assert message is not None
+            message.channel.basic_qos(0, 1, False)
+            assert not message.channel.qos.can_consume()
+            proxy.black_hole()
+            with pytest.raises(RedisTimeoutError):
+                message.ack()
+            proxy.pass_on()
+            return bool(message.channel.qos.can_consume())
 
 
 def channel_whose_connection_was_dropped(transport: type[kombu_redis.Transport]) -> Any:
