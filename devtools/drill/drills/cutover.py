@@ -22,16 +22,16 @@ CALLS_WITHIN_S = 300.0
 
 def rehearse(scene: Scene) -> None:
     with calling(scene, PLAIN):
-        replace_workers(scene, LEDGER)
+        replace_workers(scene, LEDGER, number=scene.drill.workers)
     with calling(scene, LEDGER):
         pass
     with calling(scene, PLAIN):
         pass
     with calling(scene, LEDGER):
-        replace_workers(scene, PLAIN, but=1)
+        replace_workers(scene, PLAIN, number=1)
     with calling(scene, PLAIN):
-        scene.wait_until_all_ended()
-        replace_workers(scene, PLAIN, but=len(scene.workers) - 1)
+        scene.wait_until_all_ended()  # as long as the ledger holds jobs, somebody must know them
+        replace_workers(scene, PLAIN, number=scene.drill.workers - 1)
     scene.wait_until(scene.has_seen_effects_of_all, "all effects", within_s=60)
     adopted = scene.count_jobs("idempotency_key LIKE 'celery:%%'")
     scene.promise("messages of plain Celery are adopted", adopted > 0, f"{adopted} were")
@@ -67,10 +67,9 @@ def calling(scene: Scene, estate: dict[str, str]) -> Iterator[None]:
         scene.answers.append(Answer(order, line["id"], 0.0, 1))
 
 
-def replace_workers(scene: Scene, estate: dict[str, str], *, but: int = 0) -> None:
-    """One after the other; the last ``but`` stay."""
-    workers = scene.workers
-    for worker in workers[: len(workers) - but]:
+def replace_workers(scene: Scene, estate: dict[str, str], *, number: int) -> None:
+    """One after the other, the oldest first."""
+    for worker in scene.workers[:number]:
         scene.start_worker(**estate)
         scene.stop(worker)
 
@@ -81,5 +80,6 @@ DRILL = Drill(
     expects="old messages are adopted, every call has its effect once",
     rehearse=rehearse,
     web=False,
+    drain_s=15,  # longer than any of its runs
     environment={"DJANGO_SETTINGS_MODULE": "devtools.drilled.estate.settings", **PLAIN},
 )

@@ -6,7 +6,7 @@ from devtools.drill.scene import Scene
 
 def rehearse(scene: Scene) -> None:
     with scene.traffic():
-        for _ in scene.moments(every_s=4):
+        for _ in scene.moments(every_s=5):
             scene.kill(scene.any_worker())
             scene.start_worker()
     scene.wait_until_all_ended()
@@ -18,5 +18,5 @@ DRILL = Drill(
     breaks="SIGKILL for a whole worker, every few seconds",
     expects="what it ran is run again within two leases, everything ends once",
     rehearse=rehearse,
-    lease_s=8.0,
+    lease_s=15.0,  # what a queue has that says nothing
 )

@@ -8,12 +8,12 @@ from devtools.drill.traffic import Order
 from devtools.drill.witness import books_of
 from tasks.topology import STOP_OVERHEAD_S
 
-LONG_EACH = 40
+LONG_EACH = 30
 DRAIN_S = 2
 
 
 def orders(random: Random, number: int) -> Order:
-    if number % LONG_EACH == LONG_EACH // 2:
+    if number % LONG_EACH == 0:
         return order("checkpointed", number, parts=20, seconds=random.uniform(4, 7))
     return ordinary(random, number)
 
@@ -21,8 +21,9 @@ def orders(random: Random, number: int) -> Order:
 def rehearse(scene: Scene) -> None:
     with scene.traffic():
         for _ in scene.moments(every_s=3):
+            leaving = scene.busy_worker()
             scene.start_worker()
-            scene.stop(scene.workers[0])
+            scene.stop(leaving)
     scene.wait_until_all_ended()
     scene.promise_stops_in_time(DRAIN_S + STOP_OVERHEAD_S)
     crashes = scene.count_jobs("crashes > 0")
