@@ -14,7 +14,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 from psycopg.types.json import Json
 
-from tasks.states import Action, Failure, Hold, Outcome, State
+from tasks.states import Action, Failure, Hold, Outcome, Pausable, State
 
 TERMINAL = [State.SUCCEEDED, State.FAILED, State.CANCELLED]
 
@@ -39,6 +39,12 @@ class Job(models.Model):
     )
     task = models.CharField(max_length=255)
     queue = models.CharField(max_length=100)
+    lane = models.CharField(
+        max_length=255,
+        blank=True,
+        db_default="",
+        help_text="The task, where it has a rate of its own: it must not delay the others.",
+    )
     tenant = models.CharField(max_length=100, blank=True, db_default="")
     # Empty once a task with unique="unfinished" gave its key to a younger job.
     idempotency_key = models.CharField(max_length=255, null=True)
@@ -127,9 +133,11 @@ class Job(models.Model):
             ),
         ]
         indexes = [
-            # Due work, in the order in which it goes out.
+            # Due work: the relay hops from tenant to tenant, and takes of each in this order.
             models.Index(
                 F("queue"),
+                F("lane"),
+                F("tenant"),
                 F("priority").desc(),
                 F("seq"),
                 name="tasks_job_due",
@@ -163,6 +171,21 @@ class Job(models.Model):
             models.Index(
                 fields=["finished_at"], name="tasks_job_dead_letter", condition=Q(dead_letter=True)
             ),
+            # Who is next of an ordering key, and whether one of it is still under way.
+            models.Index(
+                fields=["queue", "tenant", "ordering_key", "seq"],
+                name="tasks_job_order",
+                condition=Q(
+                    state__in=[State.QUEUED, State.DISPATCHED, State.RUNNING],
+                    ordering_key__isnull=False,
+                ),
+            ),
+            # Keys that were freed lately.
+            models.Index(
+                fields=["finished_at"],
+                name="tasks_job_key_freed",
+                condition=Q(ordering_key__isnull=False, finished_at__isnull=False),
+            ),
             # Lists, newest first. Not by id: callers may bring their own.
             models.Index(fields=["-seq"], name="tasks_job_newest"),
             models.Index(fields=["tenant", "-seq"], name="tasks_job_of_tenant"),
@@ -171,6 +194,11 @@ class Job(models.Model):
                 fields=["seq"],
                 name="tasks_job_held",
                 condition=Q(state=State.QUEUED) & ~Q(hold_reason=""),
+            ),
+            models.Index(
+                fields=["queue", "task", "seq"],
+                name="tasks_job_paused",
+                condition=Q(state=State.QUEUED, hold_reason=Hold.PAUSED),
             ),
             # What waits for another worker: the relay hops from one task, or release, to the next.
             models.Index(
@@ -208,6 +236,14 @@ class Attempt(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["job", "fence"], name="tasks_attempt_one_per_fence")
+        ]
+        indexes = [
+            # What a circuit breaker counts. Success pays nothing.
+            models.Index(
+                fields=["finished_at"],
+                name="tasks_attempt_failed",
+                condition=Q(outcome__in=[Outcome.RETRY, Outcome.FAILED]),
+            )
         ]
 
     def __str__(self) -> str:
@@ -298,6 +334,101 @@ class Relay(models.Model):
 
     def __str__(self) -> str:
         return f"relay {self.host}:{self.pid}"
+
+
+class Limit(models.Model):
+    """What the relays agree on about a downstream, or about a task with a rate of its own."""
+
+    name = models.CharField(max_length=255, primary_key=True)
+    tokens = models.FloatField(default=0, help_text="Calls that its rate allows at once.")
+    tokens_at = models.DateTimeField(db_default=Now())
+    paused_until = models.DateTimeField(null=True, help_text="A job asked for a pause.")
+    pause_reason = models.CharField(max_length=500, db_default="", blank=True)
+    # The circuit breaker: open from opened_at; a probe may go when open_until has passed.
+    opened_at = models.DateTimeField(null=True)
+    open_until = models.DateTimeField(null=True)
+    open_reason = models.CharField(max_length=500, db_default="", blank=True)
+    openings = models.IntegerField(db_default=0, help_text="In a row, without a success between.")
+    probe = models.UUIDField(null=True, help_text="The job that tries whether it works again.")
+    probe_dispatch_no = models.IntegerField(db_default=0)
+    probe_until = models.DateTimeField(null=True, help_text="Then another one may try.")
+    closed_at = models.DateTimeField(null=True, help_text="Failures before that do not count.")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class QueueState(models.Model):
+    """What the relays measure of a queue, for admission and for estimates."""
+
+    queue = models.CharField(max_length=100, primary_key=True)
+    per_s = models.FloatField(default=0, help_text="Jobs dispatched per second, lately.")
+    per_s_at = models.DateTimeField(db_default=Now())
+    waiting = models.IntegerField(default=0, help_text="Due jobs when it was measured.")
+    waiting_seq = models.BigIntegerField(default=0, help_text="Younger jobs were not counted.")
+    waiting_at = models.DateTimeField(db_default=Now())
+    room = models.IntegerField(null=True, help_text="Jobs that may wait; empty: no bound.")
+
+    def __str__(self) -> str:
+        return self.queue
+
+
+class TenantLoad(models.Model):
+    """Tenants that fill much of their share of a queue, as last measured."""
+
+    queue = models.CharField(max_length=100)
+    tenant = models.CharField(max_length=100, blank=True)
+    waiting = models.IntegerField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["queue", "tenant"], name="tasks_tenantload_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tenant} in {self.queue}"
+
+
+class Tenant(models.Model):
+    """Only tenants that differ from the others need a row."""
+
+    name = models.CharField(max_length=100, primary_key=True)
+    weight = models.PositiveSmallIntegerField(
+        default=1, help_text="Its share of a queue, as against 1 of the others. At most 100."
+    )
+    max_running = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Jobs at once per queue; empty: what the queue says."
+    )
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(weight__gte=1, weight__lte=100), name="tasks_tenant_weight_in_range"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Pause(models.Model):
+    """An operator keeps a queue, a task or a tenant from running, until it is resumed."""
+
+    kind = models.CharField(max_length=6, choices=[(k.value, k.value) for k in Pausable])
+    name = models.CharField(max_length=255, blank=True)
+    closed = models.BooleanField(
+        default=False, help_text="Of a queue: refuse new jobs as well (503)."
+    )
+    actor = models.CharField(max_length=255)
+    reason = models.CharField(max_length=500, blank=True)
+    paused_at = models.DateTimeField(db_default=Now())
+    until = models.DateTimeField(null=True, blank=True, help_text="Empty: until it is resumed.")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["kind", "name"], name="tasks_pause_once")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
 
 
 class ParkedMessage(models.Model):

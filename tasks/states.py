@@ -47,6 +47,16 @@ class Hold(StrEnum):
 
     TASK_UNKNOWN = "task unknown"  # to the worker that got it
     INCOMPATIBLE = "incompatible"  # its payload does not fit the task of the worker's release
+    ORDER = "order"  # an older job of its ordering key has not ended
+    PAUSED = "paused"  # an operator paused its task
+
+
+class Pausable(StrEnum):
+    """What an operator may keep from running."""
+
+    QUEUE = "queue"
+    TASK = "task"
+    TENANT = "tenant"
 
 
 class Outcome(StrEnum):

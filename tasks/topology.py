@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Literal
 
 # A lease is how long a dead worker's job stays untouched. Renewed three times per lease.
 LEASE_S = 15.0
@@ -25,16 +26,34 @@ RATE = re.compile(r"^(\d+)/(s|m|h)$")
 
 
 @dataclass(frozen=True)
+class Breaker:
+    """When a downstream counts as broken, and how it is tried again.
+
+    It opens when of at least ``least_runs`` runs in ``over_s`` seconds ``failure_share`` or more
+    raised (``Fail`` does not count: there the downstream is not to blame). After ``open_s``
+    seconds one job probes; each probe that fails doubles the pause, up to ``longest_open_s``.
+    """
+
+    failure_share: float = 0.5
+    least_runs: int = 20
+    over_s: float = 30.0
+    open_s: float = 10.0
+    longest_open_s: float = 60.0
+
+
+@dataclass(frozen=True)
 class Downstream:
     """Something jobs call that has a limit.
 
     ``max_concurrency``: calls at once, over all replicas; None is no limit.
     ``rate``: calls per second, minute or hour, as ``"50/s"``.
+    ``breaker``: None never stops calling.
     """
 
     name: str
     max_concurrency: int | None = None
     rate: str | None = None
+    breaker: Breaker | None = Breaker()
 
     def __post_init__(self) -> None:
         if self.max_concurrency is not None and self.max_concurrency < 1:
@@ -51,6 +70,11 @@ class Queue:
     ``time_limit``: seconds, the hard limit of a run. ``drain``: seconds a stopping worker waits.
     ``lease``: seconds. ``retention``: how long a finished job, and with it its key, is kept; a
     week, because a bug shipped on Friday must survive the weekend.
+
+    Admission: ``max_waiting`` due jobs, ``max_waiting_per_tenant`` of one tenant, and no more than
+    are expected to start within ``max_wait_s`` seconds; None is no bound. What is beyond is
+    refused, or (``policy="shed"``) displaces a less important job of the same tenant.
+    ``max_running_per_tenant``: jobs of one tenant on the broker and in workers at once.
     """
 
     name: str
@@ -61,6 +85,11 @@ class Queue:
     drain: int = 20
     lease: float = LEASE_S
     retention: timedelta = days(7)
+    max_waiting: int | None = None
+    max_waiting_per_tenant: int | None = None
+    max_wait_s: float | None = None
+    policy: Literal["reject", "shed"] = "reject"
+    max_running_per_tenant: int | None = None
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
