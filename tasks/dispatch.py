@@ -15,6 +15,7 @@ from django.db import transaction
 from tasks import ledger
 from tasks.ledger import Dispatched
 from tasks.topology import Queue, Topology
+from tasks.turns import EQUAL, Shares
 
 # Messages of one statement: what is published before the relay looks around again.
 BATCH = 200
@@ -78,17 +79,30 @@ def room(
 
 
 def dispatch(
-    topology: Topology, queue: Queue, slots: Slots, *, per_s: float = 0.0, at_most: int = BATCH
+    topology: Topology,
+    queue: Queue,
+    slots: Slots,
+    *,
+    lane: str = "",
+    shares: Shares = EQUAL,
+    after: str = "",
+    per_s: float = 0.0,
+    at_most: int = BATCH,
 ) -> list[Dispatched]:
-    """Mark as many due jobs of a queue as may go now."""
+    """Mark as many due jobs of a queue, or of one lane of it, as may go now.
+
+    ``after``: the tenant that was served last.
+    """
     if not slots.capacity:
         return []  # nobody takes from the broker: whatever waits, waits in the ledger
     with transaction.atomic():
         ledger.lock_limit(queue.lock_name)
         loads = ledger.in_flight(topology.sharing(queue))
         load = Load(*loads.get(queue.name, (0, 0)))
-        count = room(queue, slots, load, in_flight(loads), per_s)
-        return ledger.dispatch(queue.name, min(count, at_most)) if count else []
+        count = min(room(queue, slots, load, in_flight(loads), per_s), at_most)
+        if not count:
+            return []
+        return ledger.dispatch(queue.name, count, lane=lane, shares=shares, after=after)
 
 
 def in_flight(loads: Mapping[str, tuple[int, int]]) -> int:

@@ -10,7 +10,7 @@ Callers own the transaction; without one, each statement commits by itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -19,7 +19,9 @@ from uuid import UUID
 from django.db import IntegrityError, connection, transaction
 from psycopg.errors import UniqueViolation
 
+from tasks import turns
 from tasks.states import Action, Failure, Hold, State
+from tasks.turns import Shares
 
 ERROR_MESSAGE_MAX = 10_000  # characters
 TRACEBACK_MAX = 50_000  # characters; the end is kept, it names the cause
@@ -45,6 +47,7 @@ class NewJob:
     run_at: Any = None
     start_by: Any = None
     ordering_key: str | None = None
+    lane: str = ""
 
     @property
     def payload_data(self) -> Any:
@@ -84,16 +87,28 @@ COLUMNS = {
     "run_at": "timestamptz",
     "start_by": "timestamptz",
     "ordering_key": "text",
+    "lane": "text",
 }
 # Milliseconds for which a racer waits until the other's transaction ends. Set by the
 # statement itself, so it costs no round trip.
 LOCK_TIMEOUT_MS = 2000
 INSERT = (
     "WITH patience AS MATERIALIZED (SELECT set_config('lock_timeout', %s, true))"
-    f" INSERT INTO tasks_job ({', '.join(COLUMNS)}, due, seq)"
+    f" INSERT INTO tasks_job ({', '.join(COLUMNS)}, due, seq, hold_reason)"
     " SELECT id, task, queue, tenant, idempotency_key, fingerprint, payload, headers, priority,"
-    " coalesce(run_at, clock_timestamp()), start_by, ordering_key,"
-    " coalesce(run_at <= clock_timestamp(), true), seq FROM patience, "
+    " coalesce(run_at, clock_timestamp()), start_by, ordering_key, lane,"
+    " coalesce(run_at <= clock_timestamp(), true), seq, {hold} FROM patience, "
+)
+UNFINISHED_OF_KEY = (
+    "queue = {of}.queue AND tenant = {of}.tenant AND ordering_key = {of}.ordering_key"
+    " AND state IN ('queued', 'dispatched', 'running')"
+)
+# Two racers may both find nobody before them: the relay looks again before it dispatches.
+IN_ORDER = (
+    "CASE WHEN ordering_key IS NOT NULL AND ("
+    "row_number() OVER (PARTITION BY queue, tenant, ordering_key ORDER BY seq) > 1 OR EXISTS ("
+    f"SELECT FROM tasks_job WHERE {UNFINISHED_OF_KEY.format(of='given')}))"
+    f" THEN '{Hold.ORDER}' ELSE '' END"
 )
 ONE = ", ".join(f"%s::{kind}" for kind in COLUMNS.values())
 MANY = ", ".join(f"%s::{kind}[]" for kind in COLUMNS.values())
@@ -103,15 +118,21 @@ GIVEN = f"AS given({', '.join(COLUMNS)})"
 def values_of(job: NewJob) -> list[Any]:
     return [
         job.id, job.task, job.queue, job.tenant, job.key, job.fingerprint, job.payload,
-        job.headers, job.priority, job.run_at, job.start_by, job.ordering_key,
+        job.headers, job.priority, job.run_at, job.start_by, job.ordering_key, job.lane,
     ]  # fmt: skip
+
+
+def insert_into(jobs: Sequence[NewJob]) -> str:
+    """Looking for older jobs of an ordering key is for those who have one."""
+    return INSERT.format(hold=IN_ORDER if any(job.ordering_key for job in jobs) else "''")
 
 
 def accept(job: NewJob) -> bool:
     """Insert the job unless its key or id is taken. False: read back who has it."""
     return bool(
         execute(
-            f"{INSERT} (SELECT *, nextval('tasks_job_seq') AS seq FROM (VALUES ({ONE})) {GIVEN})"
+            f"{insert_into([job])}"
+            f" (SELECT *, nextval('tasks_job_seq') AS seq FROM (VALUES ({ONE})) {GIVEN})"
             " AS given ON CONFLICT DO NOTHING",
             [str(LOCK_TIMEOUT_MS), *values_of(job)],
         )
@@ -126,7 +147,8 @@ def accept_many(jobs: Sequence[NewJob]) -> set[UUID]:
     """
     columns = [list(column) for column in zip(*map(values_of, jobs), strict=True)]
     rows = fetch(
-        f"{INSERT} (SELECT *, nextval('tasks_job_seq') AS seq FROM unnest({MANY}) {GIVEN}) AS given"
+        f"{insert_into(jobs)}"
+        f" (SELECT *, nextval('tasks_job_seq') AS seq FROM unnest({MANY}) {GIVEN}) AS given"
         " ORDER BY tenant, idempotency_key ON CONFLICT DO NOTHING RETURNING id",
         [str(LOCK_TIMEOUT_MS), *columns],
     )
@@ -211,9 +233,11 @@ class Dispatched:
     id: UUID
     task: str
     dispatch_no: int
+    tenant: str = ""
+    is_ordered: bool = False
 
 
-DUE = "WHERE state = 'queued' AND due AND hold_reason = ''"
+DUE = f"WHERE {turns.DUE}"
 
 
 def stage_due(limit: int) -> int:
@@ -237,6 +261,18 @@ def queues_with_due_jobs() -> list[str]:
         [],
     )
     return [row[0] for row in rows]
+
+
+def lanes_with_due_jobs() -> list[tuple[str, str]]:
+    """Queue and lane of whatever waits, found in the same way."""
+    return fetch(
+        "WITH RECURSIVE found AS ("
+        f" (SELECT queue, lane FROM tasks_job {DUE} ORDER BY queue, lane LIMIT 1) UNION ALL"
+        f" SELECT next.* FROM found, LATERAL (SELECT queue, lane FROM tasks_job {DUE}"
+        " AND (queue, lane) > (found.queue, found.lane) ORDER BY queue, lane LIMIT 1) AS next)"
+        " SELECT queue, lane FROM found",
+        [],
+    )
 
 
 def lock_limit(name: str) -> None:
@@ -263,18 +299,23 @@ def in_flight(queues: Sequence[str]) -> dict[str, tuple[int, int]]:
     return {queue: (dispatched, running) for queue, dispatched, running in rows}
 
 
-def dispatch(queue: str, limit: int) -> list[Dispatched]:
-    """Mark up to ``limit`` due jobs of a queue as dispatched, most important and oldest first."""
+def dispatch(
+    queue: str, limit: int, *, lane: str = "", shares: Shares = turns.EQUAL, after: str = ""
+) -> list[Dispatched]:
+    """Mark up to ``limit`` due jobs of a queue as dispatched, in the order of ``turns``.
+
+    ``after``: the tenant that was served last.
+    """
     rows = fetch(
-        "WITH next AS ("
-        " SELECT id FROM tasks_job WHERE queue = %s AND state = 'queued' AND due"
-        " AND hold_reason = '' ORDER BY priority DESC, seq LIMIT %s FOR UPDATE SKIP LOCKED),"
+        # By array, so that no statistics ever make the planner read the whole table.
+        f"{turns.CHOSEN}, free AS (SELECT id FROM tasks_job"
+        f" WHERE id = ANY(ARRAY(SELECT id FROM chosen)) AND {turns.DUE} FOR UPDATE SKIP LOCKED),"
         " marked AS ("
-        " UPDATE tasks_job j SET state = 'dispatched', dispatch_no = dispatch_no + 1,"
-        " dispatched_at = clock_timestamp() FROM next WHERE j.id = next.id"
-        " RETURNING j.id, j.task, j.dispatch_no, j.priority, j.seq)"
-        " SELECT id, task, dispatch_no FROM marked ORDER BY priority DESC, seq",
-        [queue, limit],
+        " UPDATE tasks_job SET state = 'dispatched', dispatch_no = dispatch_no + 1,"
+        " dispatched_at = clock_timestamp() WHERE id = ANY(ARRAY(SELECT id FROM free))"
+        " RETURNING id, task, dispatch_no, tenant, ordering_key IS NOT NULL)"
+        " SELECT marked.* FROM marked JOIN chosen USING (id) ORDER BY turn, place",
+        turns.parameters(queue, lane, limit, shares, after),
     )
     return [Dispatched(*row) for row in rows]
 
@@ -331,6 +372,72 @@ def expire(limit: int) -> list[tuple[UUID, str]]:
         " RETURNING id, queue",
         [limit],
     )
+
+
+# --- order: one job of an ordering key at a time ------------------------------------------
+
+# The oldest unfinished job of each key, if it waits for one before it.
+LET_HEADS_GO = (
+    " heads AS (SELECT head.id FROM keys, LATERAL (SELECT id, hold_reason FROM tasks_job"
+    " WHERE queue = keys.queue AND tenant = keys.tenant AND ordering_key = keys.ordering_key"
+    " AND state IN ('queued', 'dispatched', 'running') ORDER BY seq LIMIT 1) AS head"
+    f" WHERE head.hold_reason = '{Hold.ORDER}')"
+    " UPDATE tasks_job SET hold_reason = '' WHERE id = ANY(ARRAY(SELECT id FROM tasks_job"
+    f" WHERE id = ANY(ARRAY(SELECT id FROM heads)) AND hold_reason = '{Hold.ORDER}'"
+    " AND state = 'queued' FOR UPDATE SKIP LOCKED))"
+)
+
+
+def has_ordered_jobs() -> bool:
+    return bool(
+        fetch(
+            "SELECT EXISTS (SELECT FROM tasks_job WHERE state IN ('queued', 'dispatched',"
+            " 'running') AND ordering_key IS NOT NULL)",
+            [],
+        )[0][0]
+    )
+
+
+def free_keys(lately_s: float) -> int:
+    """Let the next job go of each ordering key whose job has ended lately."""
+    return execute(
+        "WITH keys AS (SELECT DISTINCT queue, tenant, ordering_key FROM tasks_job"
+        " WHERE ordering_key IS NOT NULL AND finished_at IS NOT NULL"
+        # Not clock_timestamp(), which no index can be searched for.
+        " AND finished_at > statement_timestamp() - %s * interval '1 second'),"
+        f"{LET_HEADS_GO}",
+        [lately_s],
+    )
+
+
+Key = tuple[str, str, str]
+
+
+def sweep_keys(after: Key, limit: int) -> tuple[int, Key]:
+    """The same for up to ``limit`` keys behind this one, whenever their jobs have ended.
+
+    What was let go, and the key to go on with; the first one again at the end.
+    """
+    columns = "queue, tenant, ordering_key"
+    waiting = "state IN ('queued', 'dispatched', 'running') AND ordering_key IS NOT NULL"
+    hop = f"SELECT {columns} FROM tasks_job WHERE {waiting} AND ({columns}) > "
+    order = f"ORDER BY {columns} LIMIT 1"
+    rows = fetch(
+        f"WITH RECURSIVE keys AS ((SELECT *, 1 AS place FROM ({hop} (%s, %s, %s) {order}) AS k)"
+        f" UNION ALL SELECT next.*, place + 1 FROM keys, LATERAL ({hop}"
+        f" (keys.queue, keys.tenant, keys.ordering_key) {order}) AS next WHERE place < %s),"
+        f" freed AS (WITH {LET_HEADS_GO.strip()} RETURNING 1)"
+        f" SELECT {columns}, place, (SELECT count(*) FROM freed) FROM keys"
+        " ORDER BY place DESC LIMIT 1",
+        [*after, limit],
+    )
+    if not rows:
+        return 0, NO_KEY
+    *last, place, freed = rows[0]
+    return freed, (last[0], last[1], last[2]) if place == limit else NO_KEY
+
+
+NO_KEY: Key = ("", "", "")
 
 
 # --- held: what must not run now, for a reason of its own ---------------------------------
@@ -451,6 +558,7 @@ class Claim:
     waited_s: float
     dispatch_no: int = 0
     lease_s: float = 0.0
+    is_ordered: bool = False
 
 
 def claim(
@@ -470,7 +578,8 @@ def claim(
         " AND (start_by IS NULL OR start_by >= clock_timestamp() OR started_at IS NOT NULL)"
         " RETURNING id, fence, task, queue, tenant, coalesce(idempotency_key, former_key), payload,"
         " headers, attempts, crashes, priority, checkpoint,"
-        " extract(epoch FROM clock_timestamp() - run_at)::float8, dispatch_no, %s::float8",
+        " extract(epoch FROM clock_timestamp() - run_at)::float8, dispatch_no, %s::float8,"
+        " ordering_key IS NOT NULL",
         [worker, release, lease_s, job_id, dispatch_no, lease_s],
     )
     return Claim(*rows[0]) if rows else None
@@ -811,7 +920,9 @@ def replay_unless_owned(job_id: UUID, *, actor: str, reason: str) -> bool:
             "WITH mine AS (UPDATE tasks_job j SET state = 'queued', attempts = 0, crashes = 0,"
             " failure = '', dead_letter = false, finished_at = NULL, due = true,"
             " run_at = clock_timestamp(), start_by = NULL, cancel_requested_at = NULL,"
-            " hold_reason = '', seq = nextval('tasks_job_seq'),"
+            " seq = nextval('tasks_job_seq'),"
+            # At the tail of its key, until the relay finds it at the head.
+            f" hold_reason = CASE WHEN ordering_key IS NULL THEN '' ELSE '{Hold.ORDER}' END,"
             " idempotency_key = coalesce(idempotency_key, former_key), former_key = NULL"
             " WHERE id = %s AND state = 'failed' AND (idempotency_key IS NOT NULL OR NOT EXISTS ("
             " SELECT 1 FROM tasks_job o WHERE o.tenant = j.tenant"
@@ -898,13 +1009,16 @@ def storable(text: str) -> str:
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
-def execute(sql: str, parameters: Sequence[Any]) -> int:
+Parameters = Sequence[Any] | Mapping[str, Any]
+
+
+def execute(sql: str, parameters: Parameters) -> int:
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)
         return int(cursor.rowcount)
 
 
-def fetch(sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+def fetch(sql: str, parameters: Parameters) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)
         return list(cursor.fetchall())

@@ -75,7 +75,7 @@ def due_by_queue() -> Mapping[str, tuple[int, float]]:
         " SELECT count(*) AS counted,"
         " extract(epoch FROM clock_timestamp() - min(run_at))::float8 AS oldest FROM ("
         " SELECT run_at FROM tasks_job WHERE queue = name AND state = 'queued' AND due"
-        " AND hold_reason = '' ORDER BY priority DESC, seq LIMIT %s) AS first) AS waiting",
+        " AND hold_reason = '' LIMIT %s) AS first) AS waiting",
         [queues_with_due_jobs()[:QUEUES_MAX], COUNT_MAX],
     )
     return {queue: (counted, max(0.0, oldest or 0.0)) for queue, counted, oldest in rows}

@@ -115,7 +115,8 @@ def end(run: Run, outcome: str, write: Callable[..., bool], **values: Any) -> bo
         return False
     metrics.settled(claim.queue, claim.task, outcome)
     log.info("job_settled", outcome=outcome, fence=claim.fence)
-    if outcome in (Outcome.RETRY, "given_back") and values.get("delay_s", 0.0) <= 0:
+    is_due = outcome in (Outcome.RETRY, "given_back") and values.get("delay_s", 0.0) <= 0
+    if is_due or claim.is_ordered:  # the job itself, or the next one of its key
         wake.after_commit()
     return True
 

@@ -89,7 +89,7 @@ def a_running_relay() -> Iterator[Relay]:
             relay.run()
             connection.close()
 
-        thread = threading.Thread(target=run)
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
         try:
             yield relay
@@ -302,22 +302,22 @@ def test_an_outage_of_the_database_is_logged_once_and_waited_out(
     a_worker()
     with a_relay() as relay:
         away = threading.Event()
-        look = ledger.queues_with_due_jobs
+        look = ledger.lanes_with_due_jobs
 
-        def answers() -> list[str]:
+        def answers() -> list[tuple[str, str]]:
             if away.is_set():
                 with connection.cursor() as cursor:
                     cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
             return look()
 
-        monkeypatch.setattr(ledger, "queues_with_due_jobs", answers)
+        monkeypatch.setattr(ledger, "lanes_with_due_jobs", answers)
         away.set()
 
         def run() -> None:
             relay.run()
             connection.close()
 
-        thread = threading.Thread(target=run)
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
         wait_until(lambda: "ledger_away" in caplog.text)
         enqueue(trace, {"note": "x"})
@@ -442,7 +442,7 @@ def test_a_sleeping_relay_is_woken_by_the_commit(broker: Broker) -> None:
             relay.run()
             connection.close()
 
-        thread = threading.Thread(target=run)
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
         wait_until(lambda: RelayRow.objects.filter(sleeping=True).exists())
         wait_until(lambda: relay.listener.session is not None)
