@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import exp
 
 from django.db import transaction
 
@@ -38,21 +37,6 @@ REFILL_BELOW = 0.5
 # Seconds of work that may lie on the broker where jobs are so short that two per slot run dry
 # between two looks of the relay.
 WINDOW_S = 0.25
-# Seconds over which the pace of a queue is averaged.
-PACE_OVER_S = 1.0
-
-
-@dataclass
-class Pace:
-    """How many jobs per second a queue has taken from this relay lately."""
-
-    per_s: float = 0.0
-    at: float = 0.0
-
-    def took(self, jobs: int, now: float) -> None:
-        """``now``: any clock, in seconds."""
-        self.per_s = self.per_s * exp((self.at - now) / PACE_OVER_S) + jobs / PACE_OVER_S
-        self.at = now
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,12 @@ from celery import Celery
 from django.db import Error, connection
 from psycopg.errors import LockNotAvailable
 
-from tasks import dispatch, fleet, holds, ledger, tenants
-from tasks.dispatch import BATCH, Pace, Slots
+from tasks import dispatch, fleet, holds, ledger, pace, tenants
+from tasks.dispatch import BATCH, Slots
 from tasks.enqueue import uuid7
 from tasks.listen import Listener
 from tasks.order import Orders
+from tasks.pace import Pace
 from tasks.publish import Publisher
 from tasks.rescue import Rescuer
 from tasks.topology import Queue
@@ -100,7 +101,7 @@ class Relay:
     def dispatch(self, name: str, lane: str) -> int:
         queue, slots = topology().queue(name), self.slots.get(name, Slots())
         at_most = 1 if self.publisher.is_doubtful else BATCH
-        pace = self.paces[name]
+        own = self.paces[name]
         jobs = dispatch.dispatch(
             topology(),
             queue,
@@ -108,10 +109,10 @@ class Relay:
             lane=lane,
             shares=self.special.of(queue),
             after=self.served.get((name, lane), ""),
-            per_s=pace.per_s,
+            per_s=own.per_s,
             at_most=at_most,
         )
-        pace.took(len(jobs), time.monotonic())
+        own.took(len(jobs), time.monotonic())
         self.blocked = self.blocked or (bool(slots.capacity) and len(jobs) < at_most)
         if jobs:
             self.served[name, lane] = jobs[-1].tenant
@@ -142,6 +143,7 @@ class Relay:
             return 0
         self.slots = fleet.slots()
         self.special = tenants.special()
+        pace.tell(self.paces)
         made_due = ledger.stage_due(BATCH * 5) + holds.release(BATCH * 5) + self.orders.sweep()
         made_due += self.rescuer.rescue(BATCH, watched_s=now - self.watches_since)
         for job_id, queue in ledger.expire(BATCH * 5):

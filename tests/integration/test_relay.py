@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +17,15 @@ import pytest
 import redis
 from celery import current_app
 from django.db import connection
+from django.db.models.functions import Now
 
 from devtools.proxy import FaultyProxy
 from tasks import ledger
-from tasks.dispatch import WINDOW_S, Load, Pace, Slots, room
+from tasks.dispatch import WINDOW_S, Load, Slots, room
 from tasks.enqueue import Item, enqueue, enqueue_many
-from tasks.models import Job, Worker
+from tasks.models import Job, QueueState, Worker
 from tasks.models import Relay as RelayRow
+from tasks.pace import SHARED_OVER_S, Pace, tell
 from tasks.relay import Relay
 from tasks.rescue import EXPIRED_FOR_S, take
 from tasks.states import State
@@ -520,3 +523,16 @@ def through(proxy: FaultyProxy, broker: Broker) -> str:
     arguments = broker.redis.connection_pool.connection_kwargs
     password = arguments.get("password") or ""
     return f"redis://:{password}@127.0.0.1:{proxy.port}/{arguments.get('db', 0)}"
+
+
+def test_what_relays_dispatch_adds_up_to_one_pace_and_fades() -> None:
+    ours, theirs = Pace(untold=30), Pace(untold=20)
+    tell({"default": ours})
+    tell({"default": theirs})
+    tell({"default": ours})  # nothing new
+    state = QueueState.objects.get(queue="default")
+    assert state.per_s == pytest.approx(50 / SHARED_OVER_S, rel=0.1)
+    QueueState.objects.update(per_s_at=Now() - timedelta(seconds=2 * SHARED_OVER_S))
+    tell({"default": Pace(untold=5)})
+    state.refresh_from_db()
+    assert state.per_s == pytest.approx(50 / SHARED_OVER_S / math.e**2 + 1, rel=0.1)
