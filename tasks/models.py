@@ -58,6 +58,10 @@ class Job(models.Model):
     )
     hold_reason = models.CharField(max_length=200, db_default="", blank=True)
     held_at = models.DateTimeField(null=True, help_text="Since when it must not run.")
+    returned_since = models.DateTimeField(
+        null=True,
+        help_text="When it was first given back or put on hold after its latest attempt.",
+    )
     run_at = models.DateTimeField(db_default=Now())
     due = models.BooleanField(
         db_default=True,
@@ -199,6 +203,12 @@ class Job(models.Model):
                 fields=["queue", "task", "seq"],
                 name="tasks_job_paused",
                 condition=Q(state=State.QUEUED, hold_reason=Hold.PAUSED),
+            ),
+            # Since when what is on hold comes back and back: some day the relay gives it up.
+            models.Index(
+                fields=["queue", "returned_since"],
+                name="tasks_job_held_since",
+                condition=Q(state=State.QUEUED, returned_since__isnull=False) & ~Q(hold_reason=""),
             ),
             # What waits for another worker: the relay hops from one task, or release, to the next.
             models.Index(
