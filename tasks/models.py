@@ -321,6 +321,9 @@ class Worker(models.Model):
     capacity = models.IntegerField()
     busy = models.IntegerField(db_default=0)
     draining = models.BooleanField(db_default=False)
+    reconnects = models.IntegerField(
+        db_default=0, help_text="How often it lost the broker and found it again."
+    )
     # Jobs that were unfinished when it drained, each given back.
     given_back = models.JSONField(null=True)
     started_at = models.DateTimeField(db_default=Now())

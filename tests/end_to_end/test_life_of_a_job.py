@@ -26,6 +26,7 @@ from tasks import ledger
 from tasks.clients import Scope, create_client
 from tasks.enqueue import enqueue, enqueue_many
 from tasks.models import Attempt, Job
+from tasks.queues import queue_loads
 from tasks.states import State
 from tests import ledger_tasks
 from tests.broker import Corner, Trace, execute, trace_table
@@ -187,9 +188,16 @@ def test_a_redis_that_restarts_three_times_in_ten_seconds_leaves_a_worker_that_w
             wait_until(lambda: len(trace.notes) == 5, within_s=10, what="all five are done")
             for answer in answers:
                 assert ends(answer.job_id).attempts == 1
+            wait_until(lambda: reconnects_of("default") >= 1, what="it is counted")
             assert process.is_running
             assert mover.is_running
     assert sorted(trace.notes) == [str(n) for n in range(5)]
+
+
+def reconnects_of(queue: str) -> int:
+    """As /metrics says it."""
+    [load] = [load for load in queue_loads() if load.name == queue]
+    return load.reconnects
 
 
 def post(url: str, token: str, order_id: int) -> float:
