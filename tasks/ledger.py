@@ -215,7 +215,7 @@ def replace_payload(job_id: UUID, payload: str, fingerprint: str) -> bool:
     """
     return bool(
         execute(
-            "UPDATE tasks_job SET payload = %s::json, fingerprint = %s,"
+            "UPDATE tasks_job SET payload = %s::json, fingerprint = %s, returned_since = NULL,"
             " hold_reason = CASE WHEN starts_with(hold_reason, %s) THEN '' ELSE hold_reason END"
             " WHERE id = %s AND state IN ('queued', 'dispatched') AND started_at IS NULL",
             [payload, fingerprint, Hold.INCOMPATIBLE, job_id],
@@ -443,12 +443,17 @@ NO_KEY: Key = ("", "", "")
 # --- held: what must not run now, for a reason of its own ---------------------------------
 
 
+# A job that is accepted, retried or replayed starts anew. Not ``run_at``: a job that waited for
+# longer than that in a backlog, or was paused, must not fail at its first give-back.
+RETURNED = "returned_since = coalesce(returned_since, clock_timestamp())"
+
+
 def hold_unknown(job_id: UUID, dispatch_no: int) -> bool:
     """A worker got a message for a task it does not know."""
     return bool(
         execute(
             "UPDATE tasks_job SET state = 'queued', dispatched_at = NULL, hold_reason = %s,"
-            " held_at = clock_timestamp()"
+            f" held_at = clock_timestamp(), {RETURNED}"
             " WHERE id = %s AND dispatch_no = %s AND state = 'dispatched'",
             [Hold.TASK_UNKNOWN, job_id, dispatch_no],
         )
@@ -467,7 +472,7 @@ def hold_incompatible(job_id: UUID, fence: int, *, problem: str) -> bool:
             " finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL"
             " ELSE clock_timestamp() END,"
             " hold_reason = CASE WHEN cancel_requested_at IS NULL THEN %s ELSE '' END,"
-            " held_at = clock_timestamp(), lease_expires_at = NULL,"
+            f" held_at = clock_timestamp(), {RETURNED}, lease_expires_at = NULL,"
             f" started_at = nullif(started_at, claimed_at){OF_MINE}",
             [storable(f"{Hold.INCOMPATIBLE}: {problem}")[:HOLD_REASON_MAX], job_id, fence],
         )
@@ -534,6 +539,37 @@ def release_known(limit: int, *, pause_s: float, live_for_s: float) -> int:
 def release_refused(limit: int, *, pause_s: float, live_for_s: float) -> int:
     """Let jobs go whose payload one release refused, once another one is live."""
     return execute(RELEASE_DIFFERING, [live_for_s, pause_s, limit, limit, limit])
+
+
+def queues_with_held_jobs() -> list[str]:
+    """Names of queues where something that came back is on hold, by hopping like above."""
+    held = "FROM tasks_job j WHERE state = 'queued' AND returned_since IS NOT NULL"
+    held += " AND hold_reason <> ''"
+    rows = fetch(
+        "WITH RECURSIVE found AS ("
+        f" (SELECT queue {held} ORDER BY queue LIMIT 1) UNION ALL"
+        f" SELECT (SELECT j.queue {held} AND j.queue > found.queue ORDER BY j.queue LIMIT 1)"
+        " FROM found WHERE found.queue IS NOT NULL)"
+        " SELECT queue FROM found WHERE queue IS NOT NULL",
+        [],
+    )
+    return [row[0] for row in rows]
+
+
+def give_up_held(queue: str, after_s: float, limit: int) -> list[UUID]:
+    """Fail what no worker could run for that long. What an operator paused is left alone."""
+    rows = fetch(
+        "UPDATE tasks_job SET state = 'failed', failure = %s, dead_letter = true,"
+        " error_type = 'GaveUp', error_message = 'on hold: ' || hold_reason, error_traceback = '',"
+        " hold_reason = '', finished_at = clock_timestamp()"
+        " WHERE id IN (SELECT id FROM tasks_job WHERE queue = %s AND state = 'queued'"
+        f" AND hold_reason <> '' AND (hold_reason = '{Hold.TASK_UNKNOWN}'"
+        f" OR hold_reason LIKE '{Hold.INCOMPATIBLE}%%')"
+        " AND returned_since < statement_timestamp() - %s * interval '1 second'"
+        " ORDER BY returned_since LIMIT %s FOR UPDATE SKIP LOCKED) RETURNING id",
+        [Failure.GAVE_UP, queue, after_s, limit],
+    )
+    return [row[0] for row in rows]
 
 
 # --- a worker: claim, then settle with the fence of that claim ---------------------------
@@ -707,6 +743,7 @@ def retry(job_id: UUID, fence: int, *, delay_s: float, error: ErrorReport) -> bo
             " finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL"
             " ELSE clock_timestamp() END,"
             " lease_expires_at = NULL, attempts = attempts + 1, due = %s <= 0,"
+            " returned_since = NULL,"
             " run_at = clock_timestamp() + %s * interval '1 second',"
             f" error_type = %s, error_message = %s, error_traceback = %s{OF_MINE}{MINE}){ATTEMPT}",
             [
@@ -746,19 +783,41 @@ def end_cancelled(job_id: UUID, fence: int, *, reason: str = "") -> bool:
     )
 
 
-def give_back(job_id: UUID, fence: int, *, delay_s: float = 0.0) -> bool:
-    """Return a run unfinished (snooze, drain): it costs nothing and leaves no attempt."""
-    return bool(
-        execute(
-            "UPDATE tasks_job SET"
-            " state = CASE WHEN cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,"
-            " finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL"
-            " ELSE clock_timestamp() END,"
-            " lease_expires_at = NULL, due = %s <= 0,"
-            f" run_at = clock_timestamp() + %s * interval '1 second'{OF_MINE}",
-            [delay_s, delay_s, job_id, fence],
-        )
-    )
+def give_back(
+    job_id: UUID, fence: int, *, delay_s: float = 0.0, give_up_after_s: float | None = None
+) -> str | None:
+    """Return a run unfinished (snooze, drain): it costs nothing and leaves no attempt.
+
+    The new state: failed when it has come back like this for ``give_up_after_s``; None when the
+    run no longer owns the job.
+    """
+    rows = fetch(
+        "UPDATE tasks_job SET lease_expires_at = NULL, due = %(delay)s <= 0,"
+        " run_at = clock_timestamp() + %(delay)s * interval '1 second',"
+        f" {RETURNED}, state = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'"
+        f" WHEN {TOO_OFTEN} THEN 'failed' ELSE 'queued' END,"
+        f" finished_at = CASE WHEN cancel_requested_at IS NOT NULL OR {TOO_OFTEN}"
+        " THEN clock_timestamp() END,"
+        f" failure = CASE WHEN {GIVES_UP} THEN %(gave_up)s ELSE '' END, dead_letter = {GIVES_UP},"
+        f" error_type = CASE WHEN {GIVES_UP} THEN 'GaveUp' ELSE error_type END,"
+        f" error_message = CASE WHEN {GIVES_UP} THEN 'given back without an attempt since '"
+        " || returned_since ELSE error_message END,"
+        f" error_traceback = CASE WHEN {GIVES_UP} THEN '' ELSE error_traceback END"
+        " WHERE id = %(id)s AND state = 'running' AND fence = %(fence)s RETURNING state",
+        {
+            "delay": delay_s, "after": give_up_after_s, "gave_up": Failure.GAVE_UP,
+            "id": job_id, "fence": fence,
+        },
+    )  # fmt: skip
+    return rows[0][0] if rows else None
+
+
+# One moment for the whole statement, or its columns would contradict each other.
+TOO_OFTEN = (
+    "coalesce(returned_since < statement_timestamp() - %(after)s::float8 * interval '1 second',"
+    " false)"
+)
+GIVES_UP = f"(cancel_requested_at IS NULL AND {TOO_OFTEN})"
 
 
 @dataclass(frozen=True)
@@ -920,7 +979,7 @@ def replay_unless_owned(job_id: UUID, *, actor: str, reason: str) -> bool:
             "WITH mine AS (UPDATE tasks_job j SET state = 'queued', attempts = 0, crashes = 0,"
             " failure = '', dead_letter = false, finished_at = NULL, due = true,"
             " run_at = clock_timestamp(), start_by = NULL, cancel_requested_at = NULL,"
-            " seq = nextval('tasks_job_seq'),"
+            " returned_since = NULL, seq = nextval('tasks_job_seq'),"
             # At the tail of its key, until the relay finds it at the head.
             f" hold_reason = CASE WHEN ordering_key IS NULL THEN '' ELSE '{Hold.ORDER}' END,"
             " idempotency_key = coalesce(idempotency_key, former_key), former_key = NULL"

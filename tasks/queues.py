@@ -33,6 +33,7 @@ class QueueLoad:
     dead_letters: int = 0
     workers: int = 0
     capacity: int = 0
+    reconnects: int = 0
 
     @property
     def in_flight(self) -> int:
@@ -61,8 +62,9 @@ def queue_loads() -> list[QueueLoad]:
             dispatched=dispatched.get(name, 0),
             running=running.get(name, 0),
             dead_letters=dead_letters.get(name, 0),
-            workers=workers.get(name, (0, 0))[0],
-            capacity=workers.get(name, (0, 0))[1],
+            workers=workers.get(name, NO_WORKERS)[0],
+            capacity=workers.get(name, NO_WORKERS)[1],
+            reconnects=workers.get(name, NO_WORKERS)[2],
         )
         for name in sorted(names)[:QUEUES_MAX]
     ]
@@ -91,16 +93,20 @@ def count_by_queue(condition: str) -> Mapping[str, int]:
     return dict(rows)
 
 
-def workers_by_queue() -> Mapping[str, tuple[int, int]]:
-    """Live workers and their capacity. One that serves two queues counts for both."""
+NO_WORKERS = (0, 0, 0)
+
+
+def workers_by_queue() -> Mapping[str, tuple[int, int, int]]:
+    """Live workers, their capacity and their reconnects. One that serves two queues counts for
+    both."""
     rows = fetch(
-        "SELECT queue, count(*), sum(capacity) FROM tasks_worker,"
+        "SELECT queue, count(*), sum(capacity), sum(reconnects) FROM tasks_worker,"
         " jsonb_array_elements_text(queues) AS queue"
         " WHERE stopped_at IS NULL AND NOT draining"
         " AND last_beat > clock_timestamp() - %s * interval '1 second' GROUP BY queue",
         [LIVE_FOR_S],
     )
-    return {queue: (workers, capacity) for queue, workers, capacity in rows}
+    return {queue: (workers, capacity, again) for queue, workers, capacity, again in rows}
 
 
 def live_relays() -> int:

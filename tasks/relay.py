@@ -148,6 +148,7 @@ class Relay:
         made_due += self.rescuer.rescue(BATCH, watched_s=now - self.watches_since)
         for job_id, queue in ledger.expire(BATCH * 5):
             log.warning("job_expired", job_id=str(job_id), queue=queue)
+        holds.give_up(BATCH)
         if not self.publisher.is_away:
             for name, slots in self.slots.items():
                 self.send_again(name, slots)

@@ -128,14 +128,14 @@ def end_of(run: Run) -> float:
     return float("inf") if run.ended is None else run.ended
 
 
-def second_effects(books: Books) -> list[tuple[Effect, list[Run]]]:
-    """Each effect that a job had before, with the runs that had made it until then."""
-    made: defaultdict[str, list[Run]] = defaultdict(list)
+def second_effects(books: Books) -> list[tuple[Effect, list[Effect]]]:
+    """Each effect that its job had before, with those before it."""
+    made: defaultdict[str, list[Effect]] = defaultdict(list)
     again = []
     for effect in sorted(books.effects, key=lambda effect: effect.at):
         if made[effect.job]:
             again.append((effect, list(made[effect.job])))
-        made[effect.job].append(books.runs[effect.run])
+        made[effect.job].append(effect)
     return again
 
 
