@@ -37,6 +37,7 @@ class Watch:
         self.ask = ask
         self.callback = callback
         self.told: Interrupted | None = None
+        self.has_ended = False
         self._calling: threading.Thread | None = None
 
     def tell(self, reason: Interrupted) -> None:
@@ -54,6 +55,7 @@ class Watch:
     def end(self) -> None:
         """From now on it is not called."""
         WATCHER.forget(self)
+        self.has_ended = True
         if self._calling is not None and self._calling is not threading.current_thread():
             self._calling.join(CALLBACK_ENDS_WITHIN_S)
 

@@ -113,7 +113,10 @@ class Run:
         Draining when the worker stops. Let them rise.
         """
         try:
-            self.check_board() if BOARD.is_open else self.check_ledger()
+            if BOARD.is_open:
+                self.check_board()
+            else:
+                self.check_ledger()
         except Interrupted as exc:
             self.told = exc
             raise
@@ -123,14 +126,14 @@ class Run:
 
         For a blocking call that can be ended from outside::
 
-            with current_run().on_interrupt(connection.cancel):
+            with current_run().on_interrupt(connection.cancel_safe):
                 connection.execute(...)
 
         What the call raises then leaves the block as Cancelled, LeaseLost or Draining. Without
         ``with`` it is in force until the body ends. Only on a worker.
         """
         watch = Watch(self.must_stop, callback)
-        self.watches.append(watch)
+        self.watches = [*(other for other in self.watches if not other.has_ended), watch]
         return WATCHER.add(watch)
 
     def must_stop(self) -> Interrupted | None:

@@ -22,7 +22,7 @@ from tasks.interrupt import Watch
 from tasks.lease import Held, Renewer
 from tasks.ledger import CancelledMany, Selection
 from tasks.models import Job, OperatorAction
-from tasks.run import NO_RUN
+from tasks.run import NO_RUN, Run
 from tasks.states import Hold, State
 from tests.broker import execute
 from tests.callers import api_client, person
@@ -309,6 +309,14 @@ def test_a_callback_that_fails_or_hangs_keeps_no_other_from_being_called() -> No
         reason.told = Cancelled("stop")
         assert called.wait(2)
         released.set()
+
+
+def test_a_run_keeps_nothing_of_blocks_that_have_ended() -> None:
+    run = Run(NO_RUN.claim, None)
+    for _ in range(100):
+        with run.on_interrupt(pytest.fail):
+            pass
+    assert len(run.watches) == 1
 
 
 def test_outside_a_job_a_callback_is_never_called() -> None:
