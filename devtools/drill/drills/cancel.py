@@ -73,7 +73,8 @@ def reach(scene: Scene, share: float) -> None:
 
 
 def start_again_after(scene: Scene, end: Callable[..., None], canceller: "Canceller") -> None:
-    for child in (*scene.relays, *scene.workers):
+    # The workers first: those that outlive the relays would empty the broker.
+    for child in (*scene.workers, *scene.relays):
         end(child)
     canceller.on_the_broker()
     scene.pause(DOWN_S)
