@@ -12,7 +12,7 @@ from math import exp
 
 from django.db import transaction
 
-from tasks import ledger
+from tasks import ledger, limits, pauses
 from tasks.ledger import Dispatched
 from tasks.topology import Queue, Topology
 
@@ -87,8 +87,16 @@ def dispatch(
         ledger.lock_limit(queue.lock_name)
         loads = ledger.in_flight(topology.sharing(queue))
         load = Load(*loads.get(queue.name, (0, 0)))
-        count = room(queue, slots, load, in_flight(loads), per_s)
-        return ledger.dispatch(queue.name, min(count, at_most)) if count else []
+        count = min(room(queue, slots, load, in_flight(loads), per_s), at_most)
+        count = limits.grant(queue, "", count)
+        if not count:
+            return []
+        paused = pauses.current()
+        jobs = ledger.dispatch(
+            queue.name, count, not_tenants=list(paused.tenants), not_tasks=list(paused.tasks)
+        )
+        limits.spend(queue, "", jobs)
+        return jobs
 
 
 def in_flight(loads: Mapping[str, tuple[int, int]]) -> int:

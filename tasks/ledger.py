@@ -263,18 +263,21 @@ def in_flight(queues: Sequence[str]) -> dict[str, tuple[int, int]]:
     return {queue: (dispatched, running) for queue, dispatched, running in rows}
 
 
-def dispatch(queue: str, limit: int) -> list[Dispatched]:
+def dispatch(
+    queue: str, limit: int, *, not_tenants: Sequence[str] = (), not_tasks: Sequence[str] = ()
+) -> list[Dispatched]:
     """Mark up to ``limit`` due jobs of a queue as dispatched, most important and oldest first."""
     rows = fetch(
         "WITH next AS ("
         " SELECT id FROM tasks_job WHERE queue = %s AND state = 'queued' AND due"
-        " AND hold_reason = '' ORDER BY priority DESC, seq LIMIT %s FOR UPDATE SKIP LOCKED),"
+        " AND hold_reason = '' AND tenant <> ALL(%s) AND task <> ALL(%s)"
+        " ORDER BY priority DESC, seq LIMIT %s FOR UPDATE SKIP LOCKED),"
         " marked AS ("
         " UPDATE tasks_job j SET state = 'dispatched', dispatch_no = dispatch_no + 1,"
         " dispatched_at = clock_timestamp() FROM next WHERE j.id = next.id"
         " RETURNING j.id, j.task, j.dispatch_no, j.priority, j.seq)"
         " SELECT id, task, dispatch_no FROM marked ORDER BY priority DESC, seq",
-        [queue, limit],
+        [queue, list(not_tenants), list(not_tasks), limit],
     )
     return [Dispatched(*row) for row in rows]
 
@@ -316,6 +319,23 @@ def undispatch(jobs: Iterable[Dispatched]) -> int:
         " ON j.id = given.id AND j.dispatch_no = given.dispatch_no"
         " WHERE j.state = 'dispatched' FOR NO KEY UPDATE OF j SKIP LOCKED)",
         [[p[0] for p in pairs], [p[1] for p in pairs]],
+    )
+
+
+def recall(
+    queues: Sequence[str], limit: int, *, tasks: Sequence[str] = (), tenants: Sequence[str] = ()
+) -> int:
+    """Take back what was sent and has not started: of these queues, tasks or tenants.
+
+    The messages become stale, the place in the order stays. A row that a claim has locked is
+    left to it.
+    """
+    return execute(
+        "UPDATE tasks_job SET state = 'queued', dispatched_at = NULL WHERE id IN ("
+        " SELECT id FROM tasks_job WHERE state = 'dispatched'"
+        " AND (queue = ANY(%s) OR task = ANY(%s) OR tenant = ANY(%s))"
+        " LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AND state = 'dispatched'",
+        [list(queues), list(tasks), list(tenants), limit],
     )
 
 
@@ -427,6 +447,30 @@ def release_known(limit: int, *, pause_s: float, live_for_s: float) -> int:
 def release_refused(limit: int, *, pause_s: float, live_for_s: float) -> int:
     """Let jobs go whose payload one release refused, once another one is live."""
     return execute(RELEASE_DIFFERING, [live_for_s, pause_s, limit, limit, limit])
+
+
+PAUSED = f"{HELD_BY_REASON} = '{Hold.PAUSED}'"
+
+
+def hold_paused(tasks: Sequence[str], limit: int) -> int:
+    """Take due jobs of these tasks out of the index of due work."""
+    return execute(
+        "UPDATE tasks_job SET hold_reason = %s, held_at = clock_timestamp() WHERE id IN ("
+        f" SELECT id FROM tasks_job {DUE} AND task = ANY(%s) LIMIT %s FOR UPDATE SKIP LOCKED)",
+        [Hold.PAUSED, list(tasks), limit],
+    )
+
+
+def release_paused(paused_tasks: Sequence[str], limit: int) -> int:
+    """Let jobs go that were held for a pause of their task, unless it still lasts."""
+    return execute(
+        f"{kinds_of(PAUSED, 'task').rstrip(',')}"
+        " UPDATE tasks_job SET hold_reason = '' WHERE id IN (SELECT job.id FROM kinds k, LATERAL ("
+        f" SELECT id FROM tasks_job WHERE {PAUSED} AND queue = k.queue AND task = k.kind"
+        " ORDER BY seq LIMIT %s FOR UPDATE SKIP LOCKED) AS job"
+        " WHERE k.kind <> ALL(%s) LIMIT %s)",
+        [limit, list(paused_tasks), limit],
+    )
 
 
 # --- a worker: claim, then settle with the fence of that claim ---------------------------

@@ -18,7 +18,7 @@ from celery import Celery
 from django.db import Error, connection
 from psycopg.errors import LockNotAvailable
 
-from tasks import dispatch, fleet, holds, ledger
+from tasks import breaker, dispatch, fleet, holds, ledger, pauses
 from tasks.dispatch import BATCH, Pace, Slots
 from tasks.enqueue import uuid7
 from tasks.listen import Listener
@@ -84,6 +84,8 @@ class Relay:
             return 0
 
     def dispatch(self, name: str) -> int:
+        if pauses.is_queue_paused(name):
+            return 0
         queue, slots = topology().queue(name), self.slots.get(name, Slots())
         at_most = 1 if self.publisher.is_doubtful else BATCH
         pace = self.paces[name]
@@ -116,6 +118,8 @@ class Relay:
             return 0
         self.slots = fleet.slots()
         made_due = ledger.stage_due(BATCH * 5) + holds.release(BATCH * 5)
+        made_due += pauses.keep(BATCH * 5)
+        breaker.watch()
         made_due += self.rescuer.rescue(BATCH, watched_s=now - self.watches_since)
         for job_id, queue in ledger.expire(BATCH * 5):
             log.warning("job_expired", job_id=str(job_id), queue=queue)
