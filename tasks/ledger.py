@@ -10,7 +10,7 @@ Callers own the transaction; without one, each statement commits by itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -948,7 +948,7 @@ def execute(sql: str, parameters: Sequence[Any]) -> int:
         return int(cursor.rowcount)
 
 
-def fetch(sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+def fetch(sql: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)
         return list(cursor.fetchall())

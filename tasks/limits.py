@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 import structlog
 
@@ -26,6 +27,7 @@ BURST_S = 1.0
 # A downstream that says "come back next week" is looked at again tomorrow.
 LONGEST_PAUSE_S = 24 * 3600.0
 REASON_MAX = 500  # characters
+BreakerState = Literal["closed", "half open", "open"]
 UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -55,7 +57,7 @@ class Status:
     openings: int = 0
 
     @property
-    def breaker(self) -> str:
+    def breaker(self) -> BreakerState:
         if not self.is_open:
             return "closed"
         return "open" if self.open_s > 0 else "half open"

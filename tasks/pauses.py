@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import structlog
 
@@ -95,15 +96,42 @@ def paused_tasks() -> list[str]:
     return sorted(current().tasks)
 
 
+PAUSED = (
+    "SELECT kind, name, closed, actor, reason, paused_at, until,"
+    " extract(epoch FROM until - clock_timestamp())::float8 AS left_s FROM tasks_pause"
+    " WHERE (until IS NULL OR until > clock_timestamp())"
+)
+
+
 def listed() -> list[Paused]:
     """What is paused at this moment, the newest first."""
+    rows = fetch(f"{PAUSED} ORDER BY paused_at DESC LIMIT %s", [PAUSES_MAX])
+    return [paused_of(row) for row in rows]
+
+
+def find(kind: Pausable, name: str) -> Paused | None:
+    rows = fetch(f"{PAUSED} AND kind = %s AND name = %s", [kind, name])
+    return paused_of(rows[0]) if rows else None
+
+
+def still_ahead(until: datetime | None) -> bool:
+    """By the clock of the database."""
+    return until is None or bool(fetch("SELECT %s > clock_timestamp()", [until])[0][0])
+
+
+def on(*, queue: str, task: str, tenant: str) -> Paused | None:
+    """The pause that keeps such a job longest."""
     rows = fetch(
-        "SELECT kind, name, closed, actor, reason, paused_at, until,"
-        " extract(epoch FROM until - clock_timestamp())::float8 FROM tasks_pause"
-        " WHERE until IS NULL OR until > clock_timestamp() ORDER BY paused_at DESC LIMIT %s",
-        [PAUSES_MAX],
+        f"{PAUSED} AND (kind, name) IN ((%s, %s), (%s, %s), (%s, %s))"
+        " ORDER BY until DESC NULLS FIRST LIMIT 1",
+        [Pausable.QUEUE, queue, Pausable.TASK, task, Pausable.TENANT, tenant],
     )
-    return [Paused(Pausable(kind), *rest) for kind, *rest in rows]
+    return paused_of(rows[0]) if rows else None
+
+
+def paused_of(row: tuple[Any, ...]) -> Paused:
+    kind, *rest = row
+    return Paused(Pausable(kind), *rest)
 
 
 # --- pause and resume --------------------------------------------------------------------
