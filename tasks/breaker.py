@@ -16,6 +16,7 @@ from psycopg.errors import LockNotAvailable
 
 from tasks import ledger, limits
 from tasks.ledger import fetch
+from tasks.limits import Status
 from tasks.topology import Breaker, Downstream
 from tasks.wiring import topology
 
@@ -24,6 +25,7 @@ log = structlog.get_logger(__name__)
 # Runs that are looked at, newest first, for the share of those that failed. Beyond that the
 # pace of the successes is assumed to have been the same.
 RUNS_MAX = 1_000
+LOOKS_EVERY_S = 1.0  # seconds between two calls of ``watch``
 # Jobs that are taken back in one go; more follow in the next second.
 RECALLED_MAX = 1_000
 
@@ -64,19 +66,34 @@ def open_for_s(breaker: Breaker, openings: int) -> float:
 # --- watch -------------------------------------------------------------------------------
 
 
-def watch() -> None:
-    """Open, reopen and close whatever has come to it. Once a second, by every relay."""
-    for downstream in topology().downstreams:
+def watch() -> frozenset[str]:
+    """Open, reopen and close whatever has come to it. Once a second, by every relay.
+
+    Names of the limits where nothing can go before the next look: nobody needs to try.
+    """
+    downstreams = topology().downstreams
+    found = limits.statuses([downstream.limit_name for downstream in downstreams])
+    for downstream in downstreams:
         try:
-            watch_one(downstream)
+            watch_one(downstream, found.get(downstream.limit_name, Status()))
         except OperationalError as exc:
             if not isinstance(exc.__cause__, LockNotAvailable):
                 raise
             log.warning("breaker_waits_for_lock", downstream=downstream.name)
+    return frozenset(
+        downstream.limit_name
+        for downstream in downstreams
+        if is_stopped(downstream, found.get(downstream.limit_name, Status()))
+    )
 
 
-def watch_one(downstream: Downstream) -> None:
-    status = limits.status_of(downstream.limit_name)
+def is_stopped(downstream: Downstream, status: Status) -> bool:
+    """And will be at the next look: a pause is never shortened, and open ends by its time."""
+    open_s = status.open_s if downstream.breaker is not None else 0.0
+    return max(status.paused_s, open_s) > LOOKS_EVERY_S
+
+
+def watch_one(downstream: Downstream, status: Status) -> None:
     breaker = downstream.breaker
     if status.paused_s > 0:
         recall(downstream)

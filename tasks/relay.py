@@ -53,6 +53,7 @@ class Relay:
         self.watches_since = time.monotonic()
         self.slots: dict[str, Slots] = {}
         self.paces: defaultdict[str, Pace] = defaultdict(Pace)
+        self.stopped: frozenset[str] = frozenset()
         self.blocked = False
         self.failures_said: set[str] = set()
 
@@ -84,7 +85,7 @@ class Relay:
             return 0
 
     def dispatch(self, name: str) -> int:
-        if pauses.is_queue_paused(name):
+        if pauses.is_queue_paused(name) or topology().queue(name).lock_name in self.stopped:
             return 0
         queue, slots = topology().queue(name), self.slots.get(name, Slots())
         at_most = 1 if self.publisher.is_doubtful else BATCH
@@ -119,7 +120,7 @@ class Relay:
         self.slots = fleet.slots()
         made_due = ledger.stage_due(BATCH * 5) + holds.release(BATCH * 5)
         made_due += pauses.keep(BATCH * 5)
-        breaker.watch()
+        self.stopped = breaker.watch()
         made_due += self.rescuer.rescue(BATCH, watched_s=now - self.watches_since)
         for job_id, queue in ledger.expire(BATCH * 5):
             log.warning("job_expired", job_id=str(job_id), queue=queue)

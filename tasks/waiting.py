@@ -153,9 +153,9 @@ def for_its_turn(job: Job) -> Waiting:
 
 def in_words(rate: Rate) -> str:
     """``"50 times a second"``, in the largest unit that is a whole number."""
-    for seconds, unit in ((1.0, "second"), (60.0, "minute"), (3600.0, "hour")):
+    for seconds, unit in ((1.0, "a second"), (60.0, "a minute"), (3600.0, "an hour")):
         if (times := rate.per_s * seconds) >= 1 and abs(times - round(times)) < 1e-6:
-            return f"{round(times)} times a {unit}"
+            return f"{round(times)} times {unit}"
     return f"every {1 / rate.per_s:.0f} seconds"
 
 

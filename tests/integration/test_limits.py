@@ -292,6 +292,16 @@ def test_two_relays_open_it_once() -> None:
     assert limit().openings == 1
 
 
+def test_a_relay_need_not_try_what_cannot_go_before_its_next_look() -> None:
+    assert breaker.watch() == frozenset()
+    outage()
+    assert breaker.watch() == {"downstream:bank"}
+    pass_time(9.5)
+    assert breaker.watch() == frozenset()
+    limits.pause("downstream:mail", 60, "")
+    assert breaker.watch() == {"downstream:mail"}
+
+
 # --- it probes ---------------------------------------------------------------------------
 
 
@@ -396,7 +406,7 @@ def test_successes_are_only_looked_at_when_enough_runs_have_failed(
     waiting(4)
     for job in go():
         end(job, "succeeded")
-    with django_assert_num_queries(3):  # two rows of limits, one count of failures
+    with django_assert_num_queries(2):  # the rows of the limits, one count of failures
         breaker.watch()
 
 
