@@ -11,7 +11,7 @@ from django.test import Client
 
 from tasks import limits, pauses
 from tasks.models import Job, Limit, QueueState, Worker
-from tasks.states import Hold, Pausable, State
+from tasks.states import TERMINAL, Hold, Pausable, State
 from tasks.topology import Downstream, Queue, Topology
 from tasks.waiting import AHEAD_MAX, Waiting, ahead, waiting_for
 from tests.broker import execute
@@ -50,7 +50,7 @@ def pace(queue: str, per_s: float) -> None:
     QueueState.objects.create(queue=queue, per_s=per_s)
 
 
-@pytest.mark.parametrize("state", [State.RUNNING, *(set(State) - {State.QUEUED, State.DISPATCHED})])
+@pytest.mark.parametrize("state", [State.RUNNING, *sorted(TERMINAL)])
 def test_what_runs_or_has_ended_does_not_wait(state: State) -> None:
     assert waiting_for(row(state=state)) is None
 
