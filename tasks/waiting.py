@@ -215,16 +215,20 @@ def ahead(job: Job) -> int | None:
 
 
 DUE = "queue = %(queue)s AND lane = %(lane)s AND state = 'queued' AND due AND hold_reason = ''"
+OWN = f"{DUE} AND tenant = %(tenant)s"
+# Each count in the order of the index of due work, where it stops at its bound.
 AHEAD = (
     f"WITH RECURSIVE waiting AS ((SELECT tenant FROM tasks_job WHERE {DUE}"  # noqa: S608
     " ORDER BY tenant LIMIT 1) UNION ALL"
     f" SELECT (SELECT j.tenant FROM tasks_job j WHERE {DUE} AND j.tenant > waiting.tenant"
     " ORDER BY j.tenant LIMIT 1) FROM waiting WHERE waiting.tenant IS NOT NULL)"
-    f" SELECT (SELECT count(*) FROM (SELECT FROM tasks_job WHERE {DUE} AND tenant = %(tenant)s"
-    " AND (priority > %(priority)s OR priority = %(priority)s AND seq < %(seq)s)"
-    " LIMIT %(ahead)s) AS own),"
+    f" SELECT (SELECT count(*) FROM (SELECT FROM tasks_job WHERE {OWN}"
+    " AND priority > %(priority)s ORDER BY priority DESC, seq LIMIT %(ahead)s) AS higher)"
+    f" + (SELECT count(*) FROM (SELECT FROM tasks_job WHERE {OWN}"
+    " AND priority = %(priority)s AND seq < %(seq)s ORDER BY seq LIMIT %(ahead)s) AS older),"
     " (SELECT count(*) FROM (SELECT FROM waiting WHERE tenant IS NOT NULL LIMIT %(tenants)s) AS t),"
-    f" (SELECT count(*) FROM (SELECT FROM tasks_job WHERE {DUE} LIMIT %(ahead)s) AS a) - 1"
+    f" (SELECT count(*) FROM (SELECT FROM tasks_job WHERE {DUE} ORDER BY tenant"
+    " LIMIT %(ahead)s) AS a) - 1"
 )
 
 

@@ -7,13 +7,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
 
 from tasks import limits, pauses
 from tasks.models import Job, Limit, QueueState, Worker
 from tasks.states import TERMINAL, Hold, Pausable, State
 from tasks.topology import Downstream, Queue, Topology
-from tasks.waiting import AHEAD_MAX, Waiting, ahead, waiting_for
+from tasks.waiting import AHEAD, AHEAD_MAX, Waiting, ahead, parameters_of, waiting_for
 from tests.broker import execute
 from tests.callers import api_client, person
 from tests.job_rows import job_row
@@ -186,6 +187,22 @@ def test_beyond_what_is_counted_nobody_says_a_number() -> None:
     pace("default", 1000.0)
     assert why(row(tenant="acme")).estimate_s is None
     assert why(row(tenant="other")).estimate_s == pytest.approx(0.0, abs=0.1)
+
+
+def test_counting_what_is_before_it_never_reads_the_table_from_end_to_end() -> None:
+    """Among 20,000 finished jobs and as many of another tenant."""
+    execute(
+        "INSERT INTO tasks_job (id, task, queue, tenant, idempotency_key, fingerprint, payload,"
+        " state, finished_at) SELECT gen_random_uuid(), 't', 'default', 'big', n::text, 'f', '{}',"
+        " CASE WHEN n <= 20000 THEN 'succeeded' ELSE 'queued' END,"
+        " CASE WHEN n <= 20000 THEN now() END FROM generate_series(1, 40000) n"
+    )
+    execute("ANALYZE tasks_job")
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {AHEAD}", parameters_of(row(tenant="small")))
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "tasks_job_due" in plan
+    assert "Seq Scan on tasks_job" not in plan
 
 
 # --- where it is shown -------------------------------------------------------------------
