@@ -23,6 +23,8 @@ log = structlog.get_logger(__name__)
 BELIEVED_FOR_S = 1.0
 # Rows that are read. Whoever pauses more tenants wants something else.
 PAUSES_MAX = 10_000
+# Seconds between two searches for due jobs of paused tasks, once all are held.
+HOLDS_EVERY_S = 10.0
 RECALLED_MAX = 1_000  # jobs in one go; the relay goes on each second
 
 
@@ -183,14 +185,32 @@ def resume(kind: Pausable, name: str, *, actor: str) -> bool:
 # --- the relay keeps it ------------------------------------------------------------------
 
 
-def keep(limit: int) -> int:
-    """Hold what is due of paused tasks, let go what is resumed; how many jobs became due."""
-    say_ended()
-    pauses = current()
-    take_back(pauses)
-    if pauses.tasks:
-        hold_paused(sorted(pauses.tasks), limit)
-    return release_paused(sorted(pauses.tasks), limit)
+class Keeper:
+    """What one relay does about pauses, once a second.
+
+    Jobs of a paused task are not sent anyway. Holding them only takes them out of the way of the
+    others, and to find them means to read all due work: not again at once where nothing is left.
+    """
+
+    def __init__(self) -> None:
+        self.held_of: frozenset[str] = frozenset()
+        self.holds_from = 0.0  # time.monotonic()
+
+    def keep(self, limit: int) -> int:
+        """Take back, hold, and let go what is resumed; how many jobs became due."""
+        say_ended()
+        pauses = current()
+        take_back(pauses)
+        self.hold(pauses.tasks, limit)
+        return release_paused(sorted(pauses.tasks), limit)
+
+    def hold(self, tasks: frozenset[str], limit: int) -> None:
+        now = time.monotonic()
+        if not tasks or (tasks == self.held_of and now < self.holds_from):
+            return
+        held = hold_paused(sorted(tasks), limit)
+        self.held_of = tasks
+        self.holds_from = now if held == limit else now + HOLDS_EVERY_S
 
 
 def take_back(pauses: Pauses) -> int:

@@ -53,6 +53,7 @@ class Relay:
         self.watches_since = time.monotonic()
         self.slots: dict[str, Slots] = {}
         self.paces: defaultdict[str, Pace] = defaultdict(Pace)
+        self.keeper = pauses.Keeper()
         self.stopped: frozenset[str] = frozenset()
         self.blocked = False
         self.failures_said: set[str] = set()
@@ -119,7 +120,7 @@ class Relay:
             return 0
         self.slots = fleet.slots()
         made_due = ledger.stage_due(BATCH * 5) + holds.release(BATCH * 5)
-        made_due += pauses.keep(BATCH * 5)
+        made_due += self.keeper.keep(BATCH * 5)
         self.stopped = breaker.watch()
         made_due += self.rescuer.rescue(BATCH, watched_s=now - self.watches_since)
         for job_id, queue in ledger.expire(BATCH * 5):

@@ -51,6 +51,11 @@ def resume(kind: Pausable, name: str) -> bool:
     return pauses.resume(kind, name, actor="ann")
 
 
+def keep(limit: int = 10) -> int:
+    """A relay that has just begun: it looks at all."""
+    return pauses.Keeper().keep(limit)
+
+
 def reasons() -> list[str]:
     return list(Job.objects.order_by("seq").values_list("hold_reason", flat=True))
 
@@ -86,7 +91,7 @@ def test_a_pause_ends_by_itself_and_leaves_the_table() -> None:
     execute("UPDATE tasks_pause SET until = clock_timestamp()")
     pauses.forget()
     assert len(go()) == 1
-    pauses.keep(10)
+    keep(10)
     assert not Pause.objects.exists()
 
 
@@ -116,10 +121,10 @@ def test_a_paused_job_is_not_sent_and_goes_when_it_is_resumed(kind: Pausable, na
     job_row(tenant="acme")
     pause(kind, name)
     assert go() == []
-    pauses.keep(10)
+    keep(10)
     assert go() == []
     assert resume(kind, name)
-    pauses.keep(10)
+    keep(10)
     [job] = go()
     kept = Job.objects.get(id=job.id)
     assert (kept.attempts, kept.crashes, kept.hold_reason) == (0, 0, "")
@@ -146,7 +151,7 @@ def test_what_a_relay_sent_before_it_knew_is_taken_back_in_the_next_second() -> 
     job_row(tenant="acme")
     assert len(go()) == 1
     pauses.forget()
-    pauses.keep(10)
+    keep(10)
     assert Job.objects.get().state == State.QUEUED
 
 
@@ -174,17 +179,31 @@ def test_jobs_of_a_paused_task_are_held_and_released_in_bounded_batches() -> Non
     for _ in range(5):
         job_row()
     pause(TASK, "t.trace")
-    pauses.keep(3)
+    keep(3)
     assert reasons().count(Hold.PAUSED) == 3
-    pauses.keep(3)
+    keep(3)
     job_row()  # arrives in the pause
     assert go() == []
-    pauses.keep(3)
+    keep(3)
     assert reasons() == [Hold.PAUSED] * 6
     resume(TASK, "t.trace")
-    assert [pauses.keep(4), pauses.keep(4), pauses.keep(4)] == [4, 2, 0]
+    assert [keep(4), keep(4), keep(4)] == [4, 2, 0]
     assert reasons() == [""] * 6
     assert len(go()) == 6
+
+
+def test_a_relay_that_has_held_all_does_not_read_the_backlog_each_second() -> None:
+    keeper = pauses.Keeper()
+    job_row()
+    pause(TASK, "t.trace")
+    keeper.keep(10)
+    job_row()
+    keeper.keep(10)
+    assert reasons() == [Hold.PAUSED, ""]
+    assert go() == []  # and yet it is not sent
+    pause(TASK, "t.other")
+    keeper.keep(10)
+    assert reasons() == [Hold.PAUSED] * 2
 
 
 def test_only_what_is_resumed_is_released() -> None:
@@ -192,9 +211,9 @@ def test_only_what_is_resumed_is_released() -> None:
     job_row(hold_reason=Hold.TASK_UNKNOWN, task="t.b")
     pause(TASK, "t.a")
     pause(TASK, "t.b")
-    pauses.keep(10)
+    keep(10)
     resume(TASK, "t.b")
-    assert pauses.keep(10) == 1
+    assert keep(10) == 1
     assert Job.objects.get(id=first.id).hold_reason == Hold.PAUSED
     assert Job.objects.get(id=second.id).hold_reason == ""
     assert Hold.TASK_UNKNOWN in reasons()
@@ -203,7 +222,7 @@ def test_only_what_is_resumed_is_released() -> None:
 def test_a_job_whose_time_has_not_come_is_not_held() -> None:
     job_row(due=False, run_at=datetime.now(UTC) + timedelta(hours=1))
     pause(TASK, "t.trace")
-    pauses.keep(10)
+    keep(10)
     assert reasons() == [""]
 
 
