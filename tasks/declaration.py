@@ -9,8 +9,12 @@ from functools import wraps
 from typing import Any
 
 from tasks.keys import check_template
+from tasks.topology import RATE
 
-LIMIT = "it delays whatever waits behind; give its queue a Downstream(rate=...) in the topology"
+LIMIT = (
+    "it acts in each worker and delays whatever waits behind; write rate_limit= on the task, or"
+    " give its queue a Downstream(rate=...) in the topology"
+)
 ACK = "the ledger decides what happens to a run; remove it from the task"
 RETRY_OWNER = "the relay counts crashes and queues the job again; see max_crashes"
 RECORD = "the ledger is the record of every run; remove it from the task"
@@ -56,6 +60,8 @@ def check_declaration(task: Any) -> None:
         check_key_template(task)
     if task.key and task.dedupe_window:
         raise ValueError(f"{task.name}: give key or dedupe_window, not both")
+    if task.own_rate_limit is not None and not RATE.match(str(task.own_rate_limit)):
+        raise ValueError(f"{task.name}: rate_limit={task.own_rate_limit!r} is not like '10/m'")
     if task.max_crashes < 1:
         raise ValueError(f"{task.name}: max_crashes must be at least 1")
 

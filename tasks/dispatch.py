@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import exp
 
 from django.db import transaction
 
-from tasks import ledger, limits, pauses
+from tasks import ledger, limits
 from tasks.ledger import Dispatched
 from tasks.topology import Queue, Topology
+from tasks.turns import EQUAL, Shares
 
 # Messages of one statement: what is published before the relay looks around again.
 BATCH = 200
@@ -37,21 +37,6 @@ REFILL_BELOW = 0.5
 # Seconds of work that may lie on the broker where jobs are so short that two per slot run dry
 # between two looks of the relay.
 WINDOW_S = 0.25
-# Seconds over which the pace of a queue is averaged.
-PACE_OVER_S = 1.0
-
-
-@dataclass
-class Pace:
-    """How many jobs per second a queue has taken from this relay lately."""
-
-    per_s: float = 0.0
-    at: float = 0.0
-
-    def took(self, jobs: int, now: float) -> None:
-        """``now``: any clock, in seconds."""
-        self.per_s = self.per_s * exp((self.at - now) / PACE_OVER_S) + jobs / PACE_OVER_S
-        self.at = now
 
 
 @dataclass(frozen=True)
@@ -78,9 +63,20 @@ def room(
 
 
 def dispatch(
-    topology: Topology, queue: Queue, slots: Slots, *, per_s: float = 0.0, at_most: int = BATCH
+    topology: Topology,
+    queue: Queue,
+    slots: Slots,
+    *,
+    lane: str = "",
+    shares: Shares = EQUAL,
+    after: str = "",
+    per_s: float = 0.0,
+    at_most: int = BATCH,
 ) -> list[Dispatched]:
-    """Mark as many due jobs of a queue as may go now."""
+    """Mark as many due jobs of a queue, or of one lane of it, as may go now.
+
+    ``after``: the tenant that was served last.
+    """
     if not slots.capacity:
         return []  # nobody takes from the broker: whatever waits, waits in the ledger
     with transaction.atomic():
@@ -88,14 +84,11 @@ def dispatch(
         loads = ledger.in_flight(topology.sharing(queue))
         load = Load(*loads.get(queue.name, (0, 0)))
         count = min(room(queue, slots, load, in_flight(loads), per_s), at_most)
-        count = limits.grant(queue, "", count)
+        count = limits.grant(queue, lane, count)
         if not count:
             return []
-        paused = pauses.current()
-        jobs = ledger.dispatch(
-            queue.name, count, not_tenants=list(paused.tenants), not_tasks=list(paused.tasks)
-        )
-        limits.spend(queue, "", jobs)
+        jobs = ledger.dispatch(queue.name, count, lane=lane, shares=shares, after=after)
+        limits.spend(queue, lane, jobs)
         return jobs
 
 

@@ -170,6 +170,7 @@ def prepare(task: Any, item: Item, key: str | None = None) -> NewJob:
         run_at=item.run_at,
         start_by=item.start_by,
         ordering_key=item.ordering_key,
+        lane=task.name if task.own_rate_limit else "",
     )
 
 

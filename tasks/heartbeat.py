@@ -54,6 +54,7 @@ class Vitals:
     capacity: int
     busy: int
     draining: bool
+    reconnects: int = 0
 
 
 @dataclass
@@ -64,6 +65,7 @@ class Turning:
     queues: Sequence[str] = ()
     capacity: int = 0
     busy: int = 0
+    reconnects: int = 0
 
     @property
     def hangs(self) -> bool:
@@ -78,6 +80,7 @@ class Heartbeat(bootsteps.StartStopStep):
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         self.beater: Beater | None = None
         self.timer_entry: Any = None
+        self.connected = 0
         super().__init__(consumer, **kwargs)
 
     def start(self, consumer: Any) -> None:
@@ -86,6 +89,7 @@ class Heartbeat(bootsteps.StartStopStep):
         if self.beater is None:
             BOARD.open()
             self.beater = Beater(consumer.hostname, known_tasks(consumer.app))
+        self.connected += 1
         turned = self.turned(consumer)
         turned()
         self.timer_entry = consumer.timer.call_repeatedly(TURN_S, turned)
@@ -103,6 +107,7 @@ class Heartbeat(bootsteps.StartStopStep):
                     queues=tuple(consumer.app.amqp.queues.consume_from),
                     capacity=consumer.pool.num_processes,
                     busy=len(state.reserved_requests),
+                    reconnects=self.connected - 1,
                 )
 
         return turned
@@ -165,6 +170,7 @@ class Beater:
             capacity=self.turning.capacity,
             busy=self.turning.busy,
             draining=self.draining,
+            reconnects=self.turning.reconnects,
         )
 
     def _work(self) -> None:
@@ -237,18 +243,20 @@ def beat(worker: Vitals) -> None:
     """Write the whole row: it may have been pruned, or belong to a dead worker of that name."""
     execute(
         "INSERT INTO tasks_worker (name, host, pid, release, queues, known_tasks, capacity,"
-        " busy, draining, started_at, last_beat)"
-        " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp(), clock_timestamp())"
+        " busy, draining, reconnects, started_at, last_beat)"
+        " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp(), clock_timestamp())"
         " ON CONFLICT (name) DO UPDATE SET host = excluded.host, pid = excluded.pid,"
         " release = excluded.release, queues = excluded.queues,"
         " known_tasks = excluded.known_tasks, capacity = excluded.capacity,"
         " busy = excluded.busy, draining = excluded.draining, last_beat = excluded.last_beat,"
+        " reconnects = excluded.reconnects,"
         " stopped_at = NULL, started_at = CASE"
         " WHEN (tasks_worker.host, tasks_worker.pid) = (excluded.host, excluded.pid)"
         " THEN tasks_worker.started_at ELSE excluded.started_at END",
         [
             worker.name, worker.host, worker.pid, worker.release, json.dumps(list(worker.queues)),
             json.dumps(list(worker.known_tasks)), worker.capacity, worker.busy, worker.draining,
+            worker.reconnects,
         ],
     )  # fmt: skip
 

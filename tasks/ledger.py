@@ -19,7 +19,9 @@ from uuid import UUID
 from django.db import IntegrityError, connection, transaction
 from psycopg.errors import UniqueViolation
 
+from tasks import turns
 from tasks.states import Action, Failure, Hold, State
+from tasks.turns import Shares
 
 ERROR_MESSAGE_MAX = 10_000  # characters
 TRACEBACK_MAX = 50_000  # characters; the end is kept, it names the cause
@@ -45,6 +47,7 @@ class NewJob:
     run_at: Any = None
     start_by: Any = None
     ordering_key: str | None = None
+    lane: str = ""
 
     @property
     def payload_data(self) -> Any:
@@ -84,16 +87,28 @@ COLUMNS = {
     "run_at": "timestamptz",
     "start_by": "timestamptz",
     "ordering_key": "text",
+    "lane": "text",
 }
 # Milliseconds for which a racer waits until the other's transaction ends. Set by the
 # statement itself, so it costs no round trip.
 LOCK_TIMEOUT_MS = 2000
 INSERT = (
     "WITH patience AS MATERIALIZED (SELECT set_config('lock_timeout', %s, true))"
-    f" INSERT INTO tasks_job ({', '.join(COLUMNS)}, due, seq)"
+    f" INSERT INTO tasks_job ({', '.join(COLUMNS)}, due, seq, hold_reason)"
     " SELECT id, task, queue, tenant, idempotency_key, fingerprint, payload, headers, priority,"
-    " coalesce(run_at, clock_timestamp()), start_by, ordering_key,"
-    " coalesce(run_at <= clock_timestamp(), true), seq FROM patience, "
+    " coalesce(run_at, clock_timestamp()), start_by, ordering_key, lane,"
+    " coalesce(run_at <= clock_timestamp(), true), seq, {hold} FROM patience, "
+)
+UNFINISHED_OF_KEY = (
+    "queue = {of}.queue AND tenant = {of}.tenant AND ordering_key = {of}.ordering_key"
+    " AND state IN ('queued', 'dispatched', 'running')"
+)
+# Two racers may both find nobody before them: the relay looks again before it dispatches.
+IN_ORDER = (
+    "CASE WHEN ordering_key IS NOT NULL AND ("
+    "row_number() OVER (PARTITION BY queue, tenant, ordering_key ORDER BY seq) > 1 OR EXISTS ("
+    f"SELECT FROM tasks_job WHERE {UNFINISHED_OF_KEY.format(of='given')}))"
+    f" THEN '{Hold.ORDER}' ELSE '' END"
 )
 ONE = ", ".join(f"%s::{kind}" for kind in COLUMNS.values())
 MANY = ", ".join(f"%s::{kind}[]" for kind in COLUMNS.values())
@@ -103,15 +118,21 @@ GIVEN = f"AS given({', '.join(COLUMNS)})"
 def values_of(job: NewJob) -> list[Any]:
     return [
         job.id, job.task, job.queue, job.tenant, job.key, job.fingerprint, job.payload,
-        job.headers, job.priority, job.run_at, job.start_by, job.ordering_key,
+        job.headers, job.priority, job.run_at, job.start_by, job.ordering_key, job.lane,
     ]  # fmt: skip
+
+
+def insert_into(jobs: Sequence[NewJob]) -> str:
+    """Looking for older jobs of an ordering key is for those who have one."""
+    return INSERT.format(hold=IN_ORDER if any(job.ordering_key for job in jobs) else "''")
 
 
 def accept(job: NewJob) -> bool:
     """Insert the job unless its key or id is taken. False: read back who has it."""
     return bool(
         execute(
-            f"{INSERT} (SELECT *, nextval('tasks_job_seq') AS seq FROM (VALUES ({ONE})) {GIVEN})"
+            f"{insert_into([job])}"
+            f" (SELECT *, nextval('tasks_job_seq') AS seq FROM (VALUES ({ONE})) {GIVEN})"
             " AS given ON CONFLICT DO NOTHING",
             [str(LOCK_TIMEOUT_MS), *values_of(job)],
         )
@@ -126,7 +147,8 @@ def accept_many(jobs: Sequence[NewJob]) -> set[UUID]:
     """
     columns = [list(column) for column in zip(*map(values_of, jobs), strict=True)]
     rows = fetch(
-        f"{INSERT} (SELECT *, nextval('tasks_job_seq') AS seq FROM unnest({MANY}) {GIVEN}) AS given"
+        f"{insert_into(jobs)}"
+        f" (SELECT *, nextval('tasks_job_seq') AS seq FROM unnest({MANY}) {GIVEN}) AS given"
         " ORDER BY tenant, idempotency_key ON CONFLICT DO NOTHING RETURNING id",
         [str(LOCK_TIMEOUT_MS), *columns],
     )
@@ -193,7 +215,7 @@ def replace_payload(job_id: UUID, payload: str, fingerprint: str) -> bool:
     """
     return bool(
         execute(
-            "UPDATE tasks_job SET payload = %s::json, fingerprint = %s,"
+            "UPDATE tasks_job SET payload = %s::json, fingerprint = %s, returned_since = NULL,"
             " hold_reason = CASE WHEN starts_with(hold_reason, %s) THEN '' ELSE hold_reason END"
             " WHERE id = %s AND state IN ('queued', 'dispatched') AND started_at IS NULL",
             [payload, fingerprint, Hold.INCOMPATIBLE, job_id],
@@ -211,9 +233,11 @@ class Dispatched:
     id: UUID
     task: str
     dispatch_no: int
+    tenant: str = ""
+    is_ordered: bool = False
 
 
-DUE = "WHERE state = 'queued' AND due AND hold_reason = ''"
+DUE = f"WHERE {turns.DUE}"
 
 
 def stage_due(limit: int) -> int:
@@ -237,6 +261,18 @@ def queues_with_due_jobs() -> list[str]:
         [],
     )
     return [row[0] for row in rows]
+
+
+def lanes_with_due_jobs() -> list[tuple[str, str]]:
+    """Queue and lane of whatever waits, found in the same way."""
+    return fetch(
+        "WITH RECURSIVE found AS ("
+        f" (SELECT queue, lane FROM tasks_job {DUE} ORDER BY queue, lane LIMIT 1) UNION ALL"
+        f" SELECT next.* FROM found, LATERAL (SELECT queue, lane FROM tasks_job {DUE}"
+        " AND (queue, lane) > (found.queue, found.lane) ORDER BY queue, lane LIMIT 1) AS next)"
+        " SELECT queue, lane FROM found",
+        [],
+    )
 
 
 def lock_limit(name: str) -> None:
@@ -264,20 +300,22 @@ def in_flight(queues: Sequence[str]) -> dict[str, tuple[int, int]]:
 
 
 def dispatch(
-    queue: str, limit: int, *, not_tenants: Sequence[str] = (), not_tasks: Sequence[str] = ()
+    queue: str, limit: int, *, lane: str = "", shares: Shares = turns.EQUAL, after: str = ""
 ) -> list[Dispatched]:
-    """Mark up to ``limit`` due jobs of a queue as dispatched, most important and oldest first."""
+    """Mark up to ``limit`` due jobs of a queue as dispatched, in the order of ``turns``.
+
+    ``after``: the tenant that was served last.
+    """
     rows = fetch(
-        "WITH next AS ("
-        " SELECT id FROM tasks_job WHERE queue = %s AND state = 'queued' AND due"
-        " AND hold_reason = '' AND tenant <> ALL(%s) AND task <> ALL(%s)"
-        " ORDER BY priority DESC, seq LIMIT %s FOR UPDATE SKIP LOCKED),"
+        # By array, so that no statistics ever make the planner read the whole table.
+        f"{turns.CHOSEN}, free AS (SELECT id FROM tasks_job"
+        f" WHERE id = ANY(ARRAY(SELECT id FROM chosen)) AND {turns.DUE} FOR UPDATE SKIP LOCKED),"
         " marked AS ("
-        " UPDATE tasks_job j SET state = 'dispatched', dispatch_no = dispatch_no + 1,"
-        " dispatched_at = clock_timestamp() FROM next WHERE j.id = next.id"
-        " RETURNING j.id, j.task, j.dispatch_no, j.priority, j.seq)"
-        " SELECT id, task, dispatch_no FROM marked ORDER BY priority DESC, seq",
-        [queue, list(not_tenants), list(not_tasks), limit],
+        " UPDATE tasks_job SET state = 'dispatched', dispatch_no = dispatch_no + 1,"
+        " dispatched_at = clock_timestamp() WHERE id = ANY(ARRAY(SELECT id FROM free))"
+        " RETURNING id, task, dispatch_no, tenant, ordering_key IS NOT NULL)"
+        " SELECT marked.* FROM marked JOIN chosen USING (id) ORDER BY turn, place",
+        turns.parameters(queue, lane, limit, shares, after),
     )
     return [Dispatched(*row) for row in rows]
 
@@ -353,7 +391,78 @@ def expire(limit: int) -> list[tuple[UUID, str]]:
     )
 
 
+# --- order: one job of an ordering key at a time ------------------------------------------
+
+# The oldest unfinished job of each key, if it waits for one before it.
+LET_HEADS_GO = (
+    " heads AS (SELECT head.id FROM keys, LATERAL (SELECT id, hold_reason FROM tasks_job"
+    " WHERE queue = keys.queue AND tenant = keys.tenant AND ordering_key = keys.ordering_key"
+    " AND state IN ('queued', 'dispatched', 'running') ORDER BY seq LIMIT 1) AS head"
+    f" WHERE head.hold_reason = '{Hold.ORDER}')"
+    " UPDATE tasks_job SET hold_reason = '' WHERE id = ANY(ARRAY(SELECT id FROM tasks_job"
+    f" WHERE id = ANY(ARRAY(SELECT id FROM heads)) AND hold_reason = '{Hold.ORDER}'"
+    " AND state = 'queued' FOR UPDATE SKIP LOCKED))"
+)
+
+
+def has_ordered_jobs() -> bool:
+    return bool(
+        fetch(
+            "SELECT EXISTS (SELECT FROM tasks_job WHERE state IN ('queued', 'dispatched',"
+            " 'running') AND ordering_key IS NOT NULL)",
+            [],
+        )[0][0]
+    )
+
+
+def free_keys(lately_s: float) -> int:
+    """Let the next job go of each ordering key whose job has ended lately."""
+    return execute(
+        "WITH keys AS (SELECT DISTINCT queue, tenant, ordering_key FROM tasks_job"
+        " WHERE ordering_key IS NOT NULL AND finished_at IS NOT NULL"
+        # Not clock_timestamp(), which no index can be searched for.
+        " AND finished_at > statement_timestamp() - %s * interval '1 second'),"
+        f"{LET_HEADS_GO}",
+        [lately_s],
+    )
+
+
+Key = tuple[str, str, str]
+
+
+def sweep_keys(after: Key, limit: int) -> tuple[int, Key]:
+    """The same for up to ``limit`` keys behind this one, whenever their jobs have ended.
+
+    What was let go, and the key to go on with; the first one again at the end.
+    """
+    columns = "queue, tenant, ordering_key"
+    waiting = "state IN ('queued', 'dispatched', 'running') AND ordering_key IS NOT NULL"
+    hop = f"SELECT {columns} FROM tasks_job WHERE {waiting} AND ({columns}) > "
+    order = f"ORDER BY {columns} LIMIT 1"
+    rows = fetch(
+        f"WITH RECURSIVE keys AS ((SELECT *, 1 AS place FROM ({hop} (%s, %s, %s) {order}) AS k)"
+        f" UNION ALL SELECT next.*, place + 1 FROM keys, LATERAL ({hop}"
+        f" (keys.queue, keys.tenant, keys.ordering_key) {order}) AS next WHERE place < %s),"
+        f" freed AS (WITH {LET_HEADS_GO.strip()} RETURNING 1)"
+        f" SELECT {columns}, place, (SELECT count(*) FROM freed) FROM keys"
+        " ORDER BY place DESC LIMIT 1",
+        [*after, limit],
+    )
+    if not rows:
+        return 0, NO_KEY
+    *last, place, freed = rows[0]
+    return freed, (last[0], last[1], last[2]) if place == limit else NO_KEY
+
+
+NO_KEY: Key = ("", "", "")
+
+
 # --- held: what must not run now, for a reason of its own ---------------------------------
+
+
+# A job that is accepted, retried or replayed starts anew. Not ``run_at``: a job that waited for
+# longer than that in a backlog, or was paused, must not fail at its first give-back.
+RETURNED = "returned_since = coalesce(returned_since, clock_timestamp())"
 
 
 def hold_unknown(job_id: UUID, dispatch_no: int) -> bool:
@@ -361,7 +470,7 @@ def hold_unknown(job_id: UUID, dispatch_no: int) -> bool:
     return bool(
         execute(
             "UPDATE tasks_job SET state = 'queued', dispatched_at = NULL, hold_reason = %s,"
-            " held_at = clock_timestamp()"
+            f" held_at = clock_timestamp(), {RETURNED}"
             " WHERE id = %s AND dispatch_no = %s AND state = 'dispatched'",
             [Hold.TASK_UNKNOWN, job_id, dispatch_no],
         )
@@ -380,7 +489,7 @@ def hold_incompatible(job_id: UUID, fence: int, *, problem: str) -> bool:
             " finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL"
             " ELSE clock_timestamp() END,"
             " hold_reason = CASE WHEN cancel_requested_at IS NULL THEN %s ELSE '' END,"
-            " held_at = clock_timestamp(), lease_expires_at = NULL,"
+            f" held_at = clock_timestamp(), {RETURNED}, lease_expires_at = NULL,"
             f" started_at = nullif(started_at, claimed_at){OF_MINE}",
             [storable(f"{Hold.INCOMPATIBLE}: {problem}")[:HOLD_REASON_MAX], job_id, fence],
         )
@@ -449,6 +558,37 @@ def release_refused(limit: int, *, pause_s: float, live_for_s: float) -> int:
     return execute(RELEASE_DIFFERING, [live_for_s, pause_s, limit, limit, limit])
 
 
+def queues_with_held_jobs() -> list[str]:
+    """Names of queues where something that came back is on hold, by hopping like above."""
+    held = "FROM tasks_job j WHERE state = 'queued' AND returned_since IS NOT NULL"
+    held += " AND hold_reason <> ''"
+    rows = fetch(
+        "WITH RECURSIVE found AS ("
+        f" (SELECT queue {held} ORDER BY queue LIMIT 1) UNION ALL"
+        f" SELECT (SELECT j.queue {held} AND j.queue > found.queue ORDER BY j.queue LIMIT 1)"
+        " FROM found WHERE found.queue IS NOT NULL)"
+        " SELECT queue FROM found WHERE queue IS NOT NULL",
+        [],
+    )
+    return [row[0] for row in rows]
+
+
+def give_up_held(queue: str, after_s: float, limit: int) -> list[UUID]:
+    """Fail what no worker could run for that long. What an operator paused is left alone."""
+    rows = fetch(
+        "UPDATE tasks_job SET state = 'failed', failure = %s, dead_letter = true,"
+        " error_type = 'GaveUp', error_message = 'on hold: ' || hold_reason, error_traceback = '',"
+        " hold_reason = '', finished_at = clock_timestamp()"
+        " WHERE id IN (SELECT id FROM tasks_job WHERE queue = %s AND state = 'queued'"
+        f" AND hold_reason <> '' AND (hold_reason = '{Hold.TASK_UNKNOWN}'"
+        f" OR hold_reason LIKE '{Hold.INCOMPATIBLE}%%')"
+        " AND returned_since < statement_timestamp() - %s * interval '1 second'"
+        " ORDER BY returned_since LIMIT %s FOR UPDATE SKIP LOCKED) RETURNING id",
+        [Failure.GAVE_UP, queue, after_s, limit],
+    )
+    return [row[0] for row in rows]
+
+
 PAUSED = f"{HELD_BY_REASON} = '{Hold.PAUSED}'"
 
 
@@ -495,6 +635,7 @@ class Claim:
     waited_s: float
     dispatch_no: int = 0
     lease_s: float = 0.0
+    is_ordered: bool = False
 
 
 def claim(
@@ -514,7 +655,8 @@ def claim(
         " AND (start_by IS NULL OR start_by >= clock_timestamp() OR started_at IS NOT NULL)"
         " RETURNING id, fence, task, queue, tenant, coalesce(idempotency_key, former_key), payload,"
         " headers, attempts, crashes, priority, checkpoint,"
-        " extract(epoch FROM clock_timestamp() - run_at)::float8, dispatch_no, %s::float8",
+        " extract(epoch FROM clock_timestamp() - run_at)::float8, dispatch_no, %s::float8,"
+        " ordering_key IS NOT NULL",
         [worker, release, lease_s, job_id, dispatch_no, lease_s],
     )
     return Claim(*rows[0]) if rows else None
@@ -642,6 +784,7 @@ def retry(job_id: UUID, fence: int, *, delay_s: float, error: ErrorReport) -> bo
             " finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL"
             " ELSE clock_timestamp() END,"
             " lease_expires_at = NULL, attempts = attempts + 1, due = %s <= 0,"
+            " returned_since = NULL,"
             " run_at = clock_timestamp() + %s * interval '1 second',"
             f" error_type = %s, error_message = %s, error_traceback = %s{OF_MINE}{MINE}){ATTEMPT}",
             [
@@ -681,19 +824,41 @@ def end_cancelled(job_id: UUID, fence: int, *, reason: str = "") -> bool:
     )
 
 
-def give_back(job_id: UUID, fence: int, *, delay_s: float = 0.0) -> bool:
-    """Return a run unfinished (snooze, drain): it costs nothing and leaves no attempt."""
-    return bool(
-        execute(
-            "UPDATE tasks_job SET"
-            " state = CASE WHEN cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,"
-            " finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL"
-            " ELSE clock_timestamp() END,"
-            " lease_expires_at = NULL, due = %s <= 0,"
-            f" run_at = clock_timestamp() + %s * interval '1 second'{OF_MINE}",
-            [delay_s, delay_s, job_id, fence],
-        )
-    )
+def give_back(
+    job_id: UUID, fence: int, *, delay_s: float = 0.0, give_up_after_s: float | None = None
+) -> str | None:
+    """Return a run unfinished (snooze, drain): it costs nothing and leaves no attempt.
+
+    The new state: failed when it has come back like this for ``give_up_after_s``; None when the
+    run no longer owns the job.
+    """
+    rows = fetch(
+        "UPDATE tasks_job SET lease_expires_at = NULL, due = %(delay)s <= 0,"
+        " run_at = clock_timestamp() + %(delay)s * interval '1 second',"
+        f" {RETURNED}, state = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'"
+        f" WHEN {TOO_OFTEN} THEN 'failed' ELSE 'queued' END,"
+        f" finished_at = CASE WHEN cancel_requested_at IS NOT NULL OR {TOO_OFTEN}"
+        " THEN clock_timestamp() END,"
+        f" failure = CASE WHEN {GIVES_UP} THEN %(gave_up)s ELSE '' END, dead_letter = {GIVES_UP},"
+        f" error_type = CASE WHEN {GIVES_UP} THEN 'GaveUp' ELSE error_type END,"
+        f" error_message = CASE WHEN {GIVES_UP} THEN 'given back without an attempt since '"
+        " || returned_since ELSE error_message END,"
+        f" error_traceback = CASE WHEN {GIVES_UP} THEN '' ELSE error_traceback END"
+        " WHERE id = %(id)s AND state = 'running' AND fence = %(fence)s RETURNING state",
+        {
+            "delay": delay_s, "after": give_up_after_s, "gave_up": Failure.GAVE_UP,
+            "id": job_id, "fence": fence,
+        },
+    )  # fmt: skip
+    return rows[0][0] if rows else None
+
+
+# One moment for the whole statement, or its columns would contradict each other.
+TOO_OFTEN = (
+    "coalesce(returned_since < statement_timestamp() - %(after)s::float8 * interval '1 second',"
+    " false)"
+)
+GIVES_UP = f"(cancel_requested_at IS NULL AND {TOO_OFTEN})"
 
 
 @dataclass(frozen=True)
@@ -855,7 +1020,9 @@ def replay_unless_owned(job_id: UUID, *, actor: str, reason: str) -> bool:
             "WITH mine AS (UPDATE tasks_job j SET state = 'queued', attempts = 0, crashes = 0,"
             " failure = '', dead_letter = false, finished_at = NULL, due = true,"
             " run_at = clock_timestamp(), start_by = NULL, cancel_requested_at = NULL,"
-            " hold_reason = '', seq = nextval('tasks_job_seq'),"
+            " returned_since = NULL, seq = nextval('tasks_job_seq'),"
+            # At the tail of its key, until the relay finds it at the head.
+            f" hold_reason = CASE WHEN ordering_key IS NULL THEN '' ELSE '{Hold.ORDER}' END,"
             " idempotency_key = coalesce(idempotency_key, former_key), former_key = NULL"
             " WHERE id = %s AND state = 'failed' AND (idempotency_key IS NOT NULL OR NOT EXISTS ("
             " SELECT 1 FROM tasks_job o WHERE o.tenant = j.tenant"
@@ -942,13 +1109,16 @@ def storable(text: str) -> str:
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
-def execute(sql: str, parameters: Sequence[Any]) -> int:
+Parameters = Sequence[Any] | Mapping[str, Any]
+
+
+def execute(sql: str, parameters: Parameters) -> int:
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)
         return int(cursor.rowcount)
 
 
-def fetch(sql: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
+def fetch(sql: str, parameters: Parameters) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)
         return list(cursor.fetchall())

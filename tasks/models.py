@@ -58,6 +58,10 @@ class Job(models.Model):
     )
     hold_reason = models.CharField(max_length=200, db_default="", blank=True)
     held_at = models.DateTimeField(null=True, help_text="Since when it must not run.")
+    returned_since = models.DateTimeField(
+        null=True,
+        help_text="When it was first given back or put on hold after its latest attempt.",
+    )
     run_at = models.DateTimeField(db_default=Now())
     due = models.BooleanField(
         db_default=True,
@@ -200,6 +204,12 @@ class Job(models.Model):
                 name="tasks_job_paused",
                 condition=Q(state=State.QUEUED, hold_reason=Hold.PAUSED),
             ),
+            # Since when what is on hold comes back and back: some day the relay gives it up.
+            models.Index(
+                fields=["queue", "returned_since"],
+                name="tasks_job_held_since",
+                condition=Q(state=State.QUEUED, returned_since__isnull=False) & ~Q(hold_reason=""),
+            ),
             # What waits for another worker: the relay hops from one task, or release, to the next.
             models.Index(
                 fields=["queue", "task", "held_at"],
@@ -311,6 +321,9 @@ class Worker(models.Model):
     capacity = models.IntegerField()
     busy = models.IntegerField(db_default=0)
     draining = models.BooleanField(db_default=False)
+    reconnects = models.IntegerField(
+        db_default=0, help_text="How often it lost the broker and found it again."
+    )
     # Jobs that were unfinished when it drained, each given back.
     given_back = models.JSONField(null=True)
     started_at = models.DateTimeField(db_default=Now())

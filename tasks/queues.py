@@ -37,6 +37,7 @@ class QueueLoad:
     dead_letters: int = 0
     workers: int = 0
     capacity: int = 0
+    reconnects: int = 0
 
     @property
     def in_flight(self) -> int:
@@ -65,8 +66,9 @@ def queue_loads() -> list[QueueLoad]:
             dispatched=dispatched.get(name, 0),
             running=running.get(name, 0),
             dead_letters=dead_letters.get(name, 0),
-            workers=workers.get(name, (0, 0))[0],
-            capacity=workers.get(name, (0, 0))[1],
+            workers=workers.get(name, NO_WORKERS)[0],
+            capacity=workers.get(name, NO_WORKERS)[1],
+            reconnects=workers.get(name, NO_WORKERS)[2],
         )
         for name in sorted(names)[:QUEUES_MAX]
     ]
@@ -149,7 +151,7 @@ def due_by_queue() -> Mapping[str, tuple[int, float]]:
         " SELECT count(*) AS counted,"
         " extract(epoch FROM clock_timestamp() - min(run_at))::float8 AS oldest FROM ("
         " SELECT run_at FROM tasks_job WHERE queue = name AND state = 'queued' AND due"
-        " AND hold_reason = '' ORDER BY priority DESC, seq LIMIT %s) AS first) AS waiting",
+        " AND hold_reason = '' LIMIT %s) AS first) AS waiting",
         [queues_with_due_jobs()[:QUEUES_MAX], COUNT_MAX],
     )
     return {queue: (counted, max(0.0, oldest or 0.0)) for queue, counted, oldest in rows}
@@ -165,16 +167,20 @@ def count_by_queue(condition: str) -> Mapping[str, int]:
     return dict(rows)
 
 
-def workers_by_queue() -> Mapping[str, tuple[int, int]]:
-    """Live workers and their capacity. One that serves two queues counts for both."""
+NO_WORKERS = (0, 0, 0)
+
+
+def workers_by_queue() -> Mapping[str, tuple[int, int, int]]:
+    """Live workers, their capacity and their reconnects. One that serves two queues counts for
+    both."""
     rows = fetch(
-        "SELECT queue, count(*), sum(capacity) FROM tasks_worker,"
+        "SELECT queue, count(*), sum(capacity), sum(reconnects) FROM tasks_worker,"
         " jsonb_array_elements_text(queues) AS queue"
         " WHERE stopped_at IS NULL AND NOT draining"
         " AND last_beat > clock_timestamp() - %s * interval '1 second' GROUP BY queue",
         [LIVE_FOR_S],
     )
-    return {queue: (workers, capacity) for queue, workers, capacity in rows}
+    return {queue: (workers, capacity, again) for queue, workers, capacity, again in rows}
 
 
 def live_relays() -> int:

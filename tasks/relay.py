@@ -18,10 +18,12 @@ from celery import Celery
 from django.db import Error, connection
 from psycopg.errors import LockNotAvailable
 
-from tasks import breaker, dispatch, fleet, holds, ledger, pauses
-from tasks.dispatch import BATCH, Pace, Slots
+from tasks import breaker, dispatch, fleet, holds, ledger, pace, pauses, tenants
+from tasks.dispatch import BATCH, Slots
 from tasks.enqueue import uuid7
 from tasks.listen import Listener
+from tasks.order import Orders
+from tasks.pace import Pace
 from tasks.publish import Publisher
 from tasks.rescue import Rescuer
 from tasks.topology import Queue
@@ -41,6 +43,14 @@ PAUSES_S = (0.5, 1.0, 2.0, 5.0)  # while the database is away
 FAILURE_PAUSE_S = 1.0  # after an error of ours, which the next turn may meet again
 
 
+Lane = tuple[str, str]
+
+
+def limited_first(lane: Lane) -> tuple[str, bool]:
+    """A lane takes no more than its rate; the others take what is left of the window."""
+    return lane[0], not lane[1]
+
+
 class Relay:
     def __init__(self, app: Celery) -> None:
         self.id = uuid7()
@@ -53,6 +63,9 @@ class Relay:
         self.watches_since = time.monotonic()
         self.slots: dict[str, Slots] = {}
         self.paces: defaultdict[str, Pace] = defaultdict(Pace)
+        self.special = tenants.Special()
+        self.served: dict[Lane, str] = {}
+        self.orders = Orders()
         self.keeper = pauses.Keeper()
         self.stopped: frozenset[str] = frozenset()
         self.blocked = False
@@ -69,13 +82,15 @@ class Relay:
         self.slots = self.slots or fleet.slots()
         sent = 0
         if not self.publisher.is_away:
-            sent = sum(self.dispatch_or_say(queue) for queue in ledger.queues_with_due_jobs())
+            self.orders.free()
+            lanes = sorted(ledger.lanes_with_due_jobs(), key=limited_first)
+            sent = sum(self.dispatch_or_say(name, lane) for name, lane in lanes)
         return sent + self.housekeeping()
 
-    def dispatch_or_say(self, name: str) -> int:
+    def dispatch_or_say(self, name: str, lane: str) -> int:
         """One queue that cannot be served must not stop the others."""
         try:
-            return self.dispatch(name)
+            return self.dispatch(name, lane)
         except Exception as exc:
             if is_lock_timeout(exc):
                 log.warning("dispatch_waits_for_lock", queue=name)
@@ -85,15 +100,27 @@ class Relay:
             log.exception("dispatch_failed", queue=name)
             return 0
 
-    def dispatch(self, name: str) -> int:
+    def dispatch(self, name: str, lane: str) -> int:
         if pauses.is_queue_paused(name) or topology().queue(name).lock_name in self.stopped:
             return 0
         queue, slots = topology().queue(name), self.slots.get(name, Slots())
         at_most = 1 if self.publisher.is_doubtful else BATCH
-        pace = self.paces[name]
-        jobs = dispatch.dispatch(topology(), queue, slots, per_s=pace.per_s, at_most=at_most)
-        pace.took(len(jobs), time.monotonic())
+        own = self.paces[name]
+        jobs = dispatch.dispatch(
+            topology(),
+            queue,
+            slots,
+            lane=lane,
+            shares=self.special.of(queue),
+            after=self.served.get((name, lane), ""),
+            per_s=own.per_s,
+            at_most=at_most,
+        )
+        own.took(len(jobs), time.monotonic())
         self.blocked = self.blocked or (bool(slots.capacity) and len(jobs) < at_most)
+        if jobs:
+            self.served[name, lane] = jobs[-1].tenant
+            self.orders.sent(jobs)
         return self.publish(queue, jobs)
 
     def publish(self, queue: Queue, jobs: list[ledger.Dispatched]) -> int:
@@ -119,12 +146,15 @@ class Relay:
         if now < self.housekeeping_at:
             return 0
         self.slots = fleet.slots()
-        made_due = ledger.stage_due(BATCH * 5) + holds.release(BATCH * 5)
+        self.special = tenants.special()
+        pace.tell(self.paces)
+        made_due = ledger.stage_due(BATCH * 5) + holds.release(BATCH * 5) + self.orders.sweep()
         made_due += self.keeper.keep(BATCH * 5)
         self.stopped = breaker.watch()
         made_due += self.rescuer.rescue(BATCH, watched_s=now - self.watches_since)
         for job_id, queue in ledger.expire(BATCH * 5):
             log.warning("job_expired", job_id=str(job_id), queue=queue)
+        holds.give_up(BATCH)
         if not self.publisher.is_away:
             for name, slots in self.slots.items():
                 self.send_again(name, slots)

@@ -89,6 +89,9 @@ def of_queues(loads: Iterable[QueueLoad]) -> Iterator[Metric]:
     dead = by_queue("tasks_dead_letters", "Failed jobs that wait for an operator.")
     workers = by_queue("tasks_workers", "Workers that beat and take jobs.")
     capacity = by_queue("tasks_capacity", "Jobs that these workers can run at once.")
+    reconnects = by_queue(
+        "tasks_broker_reconnects", "How often these workers lost the broker and found it again."
+    )
     for load in loads:
         jobs.add_metric([load.name, "queued"], load.due)
         jobs.add_metric([load.name, "scheduled"], load.scheduled)
@@ -99,7 +102,8 @@ def of_queues(loads: Iterable[QueueLoad]) -> Iterator[Metric]:
         dead.add_metric([load.name], load.dead_letters)
         workers.add_metric([load.name], load.workers)
         capacity.add_metric([load.name], load.capacity)
-    yield from (jobs, oldest, dead, workers, capacity)
+        reconnects.add_metric([load.name], load.reconnects)
+    yield from (jobs, oldest, dead, workers, capacity, reconnects)
 
 
 BREAKER_FIGURES = {"closed": 0, "half open": 1, "open": 2}

@@ -26,6 +26,7 @@ from tasks.masking import masked
 from tasks.run import NO_RUN, Run, open_transactions
 from tasks.safe_result import safe_result
 from tasks.states import Failure, Outcome, State
+from tasks.wiring import topology
 
 log = structlog.get_logger(__name__)
 
@@ -75,8 +76,14 @@ def interrupted(run: Run, exc: Exception) -> None:
     elif isinstance(exc, Cancelled):
         end(run, Outcome.CANCELLED, ledger.end_cancelled, reason=str(exc))
     else:
-        delay_s = float(getattr(exc, "seconds", getattr(exc, "retry_after", 0)))
-        end(run, "given_back", ledger.give_back, delay_s=bounded(delay_s))
+        given_back(run, float(getattr(exc, "seconds", getattr(exc, "retry_after", 0))))
+
+
+def given_back(run: Run, delay_s: float) -> None:
+    """Free, but not for ever: what never has an outcome fails some day."""
+    after_s = topology().queue(run.claim.queue).give_up_after.total_seconds()
+    delay_s = bounded(delay_s)
+    end(run, "given_back", ledger.give_back, delay_s=delay_s, give_up_after_s=after_s)
 
 
 def held(run: Run, exc: InvalidPayload) -> None:
@@ -89,15 +96,18 @@ def unreported(run: Run, outcome: Any) -> None:
     """Celery's Ignore and Reject leave no result: here they are outcomes like any other."""
     exc: Any = getattr(outcome.info, "retval", None)
     if isinstance(exc, Reject) and getattr(exc, "requeue", False):
-        end(run, "given_back", ledger.give_back, delay_s=REQUEUE_DELAY_S)
+        given_back(run, REQUEUE_DELAY_S)
     elif isinstance(exc, Ignore):
         end(run, Outcome.CANCELLED, ledger.end_cancelled, reason=f"ignored: {exc}")
     else:
         failed(run, exc or RuntimeError("the run ended without an outcome"), "")
 
 
-def end(run: Run, outcome: str, write: Callable[..., bool], **values: Any) -> bool:
-    """End the run with its fence. False: the job has moved on without it, or nobody knows."""
+def end(run: Run, outcome: str, write: Callable[..., Any], **values: Any) -> bool:
+    """End the run with its fence. False: the job has moved on without it, or nobody knows.
+
+    ``write`` may answer with the state that it left where that is not what ``outcome`` says.
+    """
     mark_over(run)
     claim = run.claim
     try:
@@ -113,9 +123,13 @@ def end(run: Run, outcome: str, write: Callable[..., bool], **values: Any) -> bo
         metrics.refused_write(write.__name__)
         log.warning("settle_refused", outcome=outcome, fence=claim.fence)
         return False
+    if happened == State.FAILED:
+        outcome = Outcome.FAILED
+        log.error("job_gave_up", fence=claim.fence)
     metrics.settled(claim.queue, claim.task, outcome)
     log.info("job_settled", outcome=outcome, fence=claim.fence)
-    if outcome in (Outcome.RETRY, "given_back") and values.get("delay_s", 0.0) <= 0:
+    is_due = outcome in (Outcome.RETRY, "given_back") and values.get("delay_s", 0.0) <= 0
+    if is_due or claim.is_ordered:  # the job itself, or the next one of its key
         wake.after_commit()
     return True
 

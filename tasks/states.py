@@ -40,6 +40,7 @@ class Failure(StrEnum):
     EXPIRED = "expired"  # start_by passed before the first start
     POISON = "poison"  # its process died max_crashes times
     AMBIGUOUS = "ambiguous"  # irreversible work whose process died
+    GAVE_UP = "gave_up"  # given back or on hold for longer than give_up_after
 
 
 class Hold(StrEnum):

@@ -64,17 +64,18 @@ class LedgerTask(Task[Any, Any]):
     store_errors_even_if_ignored = True
     serializer = "json"
 
-    # Written ``queue=`` and ``priority=`` on the task. Celery deprecates these names for its own
-    # routing; here they are the ledger's, so they are taken before Celery looks.
+    # Written ``queue=``, ``priority=`` and ``rate_limit=`` on the task. Celery's own meaning would
+    # act in each worker; here they are the relay's, so they are taken before Celery looks.
     own_queue: str | None = None
     own_priority: int | None = None
+    own_rate_limit: str | None = None
 
     _tracer: Callable[..., Any] | None = None
     _ledger_backend: LedgerBackend | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for name in ("queue", "priority"):
+        for name in ("queue", "priority", "rate_limit"):
             if name in vars(cls):
                 setattr(cls, f"own_{name}", vars(cls)[name])
                 delattr(cls, name)

@@ -97,6 +97,7 @@ def next_job(horizon: datetime | None) -> UUID | None:
     """As the relay would choose, over all queues; then, up to the horizon, by due time."""
     ledger.stage_due(LIMIT)
     ledger.expire(LIMIT)
+    ledger.sweep_keys(ledger.NO_KEY, LIMIT)
     waiting = Job.objects.filter(state=State.QUEUED, hold_reason="")
     due = waiting.filter(due=True).order_by(F("priority").desc(), "seq")
     found = due.values_list("id", flat=True).first()

@@ -75,6 +75,8 @@ class Queue:
     ``time_limit``: seconds, the hard limit of a run. ``drain``: seconds a stopping worker waits.
     ``lease``: seconds. ``retention``: how long a finished job, and with it its key, is kept; a
     week, because a bug shipped on Friday must survive the weekend.
+    ``give_up_after``: a job that is given back, snoozes or waits for a worker that can run it, and
+    for that long has no attempt of its own, fails (``gave_up``).
 
     Admission: ``max_waiting`` due jobs, ``max_waiting_per_tenant`` of one tenant, and no more than
     are expected to start within ``max_wait_s`` seconds; None is no bound. What is beyond is
@@ -90,6 +92,7 @@ class Queue:
     drain: int = 20
     lease: float = LEASE_S
     retention: timedelta = days(7)
+    give_up_after: timedelta = days(7)
     max_waiting: int | None = None
     max_waiting_per_tenant: int | None = None
     max_wait_s: float | None = None

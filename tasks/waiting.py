@@ -15,6 +15,7 @@ from tasks.dispatch import Slots, in_flight
 from tasks.ledger import fetch
 from tasks.limits import Rate
 from tasks.models import Job
+from tasks.pace import SHARED_OVER_S
 from tasks.pauses import Paused
 from tasks.states import Hold, Pausable, State
 from tasks.wiring import topology
@@ -22,8 +23,6 @@ from tasks.wiring import topology
 # Jobs and tenants that are counted. With more ahead nobody can say when the turn comes.
 AHEAD_MAX = 2_000
 TENANTS_MAX = 200
-# Seconds over which the relays average the pace of a queue; see ``pace_now``.
-PACE_OVER_S = 5.0
 
 
 class WaitsFor(StrEnum):
@@ -68,11 +67,27 @@ def for_a_hold(job: Job) -> Waiting | None:
         case Hold.PAUSED:
             return for_a_pause(job) or Waiting(WaitsFor.PAUSE, "Its task was paused; it goes soon.")
         case Hold.ORDER:
-            return Waiting(WaitsFor.ORDER, "An older job of its ordering key has not ended.")
+            return Waiting(WaitsFor.ORDER, IN_ORDER)
         case Hold.TASK_UNKNOWN:
             return Waiting(WaitsFor.HOLD, "No live worker of its queue knows the task.")
         case _:
             return Waiting(WaitsFor.HOLD, "Its payload does not fit the task of any live worker.")
+
+
+IN_ORDER = "Another job of its ordering key goes first and has not ended."
+
+
+def for_its_order(job: Job) -> Waiting | None:
+    """Before a relay has seen it: then it is held."""
+    if job.ordering_key is None:
+        return None
+    rows = fetch(
+        "SELECT FROM tasks_job WHERE queue = %s AND tenant = %s AND ordering_key = %s"
+        " AND state IN ('queued', 'dispatched', 'running')"
+        " AND (seq < %s OR state <> 'queued') LIMIT 1",
+        [job.queue, job.tenant, job.ordering_key, job.seq],
+    )
+    return Waiting(WaitsFor.ORDER, IN_ORDER) if rows else None
 
 
 def for_its_time(job: Job) -> Waiting | None:
@@ -160,7 +175,8 @@ def in_words(rate: Rate) -> str:
 
 
 REASONS: tuple[Callable[[Job], Waiting | None], ...] = (
-    for_a_hold, for_its_time, for_a_pause, for_its_downstream, for_a_worker, for_a_limit,
+    for_a_hold, for_its_time, for_its_order, for_a_pause, for_its_downstream, for_a_worker,
+    for_a_limit,
 )  # fmt: skip
 
 
@@ -196,10 +212,10 @@ def pace_now(per_s: float, age_s: float) -> float | None:
 
     An average fades while nothing goes; between two jobs of a slow queue it would fade too far.
     """
-    if per_s <= 0 or age_s > PACE_OVER_S + 3 / per_s:
+    if per_s <= 0 or age_s > SHARED_OVER_S + 3 / per_s:
         return None
     age_s = max(age_s, 0.001)
-    return max(per_s * exp(-age_s / PACE_OVER_S), min(per_s, 1 / age_s))
+    return max(per_s * exp(-age_s / SHARED_OVER_S), min(per_s, 1 / age_s))
 
 
 def ahead(job: Job) -> int | None:

@@ -10,7 +10,10 @@ from devtools.drill.drills import (
     cutover,
     database_restart,
     duplicate_delivery,
+    fairness,
+    limit,
     oom_child,
+    ordering,
     poison,
     redis_lost_message,
     relay_killed,
@@ -40,5 +43,8 @@ DRILLS = {
         database_restart,
         relay_killed,
         clock_jump,
+        limit,
+        ordering,
+        fairness,
     )
 }

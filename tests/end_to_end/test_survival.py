@@ -199,6 +199,31 @@ def test_a_stopping_worker_lets_runs_end_that_end_in_time(corner: Corner, trace:
         assert job(waits).state in (State.QUEUED, State.DISPATCHED)
 
 
+@pytest.mark.parametrize("kind", ["ledger", "plain"])
+def test_what_ends_while_its_worker_stops_is_acked_and_does_not_run_again(
+    kind: str, corner: Corner, trace: Trace
+) -> None:
+    """The next worker gets back after 2 s what the first has left unacked."""
+    options = ("-I", "tests.surviving_tasks,tests.plain_tasks,tests.short_visibility", "-c", "1")
+    with relay(env=corner.env):
+        with worker("default", *options, env=corner.env) as process:
+            if kind == "ledger":
+                enqueue(surviving_tasks.slow, {"note": "x", "seconds": 5})
+            else:
+                corner.send_task("plain.trace_and_sleep", "x begins", 5)
+            begins(trace, "x begins")
+            time.sleep(2)
+            process.send(signal.SIGTERM)
+            assert process.wait(within_s=15) == 0
+        assert corner.unacked() == corner.waiting() == 0
+        ended = trace.notes
+        with worker("default", *options, name="w2", env=corner.env):
+            time.sleep(6)
+    assert trace.notes == ended
+    assert len(ended) == 2
+    assert {(row.state, row.attempts) for row in Job.objects.all()} <= {(State.SUCCEEDED, 1)}
+
+
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGQUIT])
 def test_a_second_signal_does_not_wait_for_the_drain_deadline(
     second: signal.Signals, corner: Corner, trace: Trace

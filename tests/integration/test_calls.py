@@ -464,7 +464,7 @@ def test_map_and_chunks_are_refused_and_name_enqueue_many(call: Callable[[], Any
 @pytest.mark.parametrize(
     ("options", "instead"),
     [
-        ({"rate_limit": "10/m"}, r"Downstream\(rate="),
+        ({"rate_limit": "ten a minute"}, "is not like '10/m'"),
         ({"acks_late": False}, "the ledger decides"),
         ({"acks_on_failure": False}, "the ledger decides"),
         ({"acks_on_failure_or_timeout": False}, "the ledger decides"),
@@ -496,7 +496,7 @@ def test_a_declaration_that_would_be_ignored_is_refused_when_it_is_imported(
     app.tasks.pop(name, None)
 
 
-@habit("rate_limit")
+@habit("control.rate_limit")
 def test_a_rate_limit_for_all_tasks_does_not_reach_a_ledger_task_unseen() -> None:
     name = f"refused.{uuid4()}"
     with (
@@ -507,7 +507,7 @@ def test_a_rate_limit_for_all_tasks_does_not_reach_a_ledger_task_unseen() -> Non
     app.tasks.pop(name, None)
 
 
-@habit("rate_limit")
+@habit("control.rate_limit")
 def test_a_rate_limit_at_run_time_is_refused() -> None:
     with pytest.raises(TypeError, match=r"Downstream\(rate="):
         app.control.rate_limit("tests.sample_shop.tasks.add", "10/m")

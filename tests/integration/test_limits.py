@@ -100,7 +100,7 @@ def test_a_burst_goes_at_once_and_the_rest_at_the_rate() -> None:
     execute("UPDATE tasks_limit SET tokens = 0, tokens_at = clock_timestamp()")
     pass_time(0.2)
     assert 10 <= len(go()) <= 15
-    assert limit().tokens < 1
+    assert limit().tokens < 5  # what has come since, not another burst
 
 
 def test_relays_that_dispatch_at_the_same_time_share_one_rate() -> None:

@@ -10,7 +10,7 @@ import pytest
 from django.db import transaction
 
 from tasks import execute as runs
-from tasks import ledger, limits, pauses
+from tasks import ledger, limits, pauses, tenants
 from tasks.dispatch import Slots, dispatch
 from tasks.errors import RetryAfter
 from tasks.ledger import Claim, Dispatched
@@ -40,7 +40,8 @@ def topology(settings: Any) -> Iterator[None]:
 def go(queue: str = "default") -> list[Dispatched]:
     if pauses.is_queue_paused(queue):
         return []
-    return dispatch(TOPOLOGY, TOPOLOGY.queue(queue), MANY)
+    found = TOPOLOGY.queue(queue)
+    return dispatch(TOPOLOGY, found, MANY, shares=tenants.special().of(found))
 
 
 def pause(kind: Pausable, name: str, **options: Any) -> bool:

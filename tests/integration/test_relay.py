@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +17,15 @@ import pytest
 import redis
 from celery import current_app
 from django.db import connection
+from django.db.models.functions import Now
 
 from devtools.proxy import FaultyProxy
 from tasks import ledger
-from tasks.dispatch import WINDOW_S, Load, Pace, Slots, room
+from tasks.dispatch import WINDOW_S, Load, Slots, room
 from tasks.enqueue import Item, enqueue, enqueue_many
-from tasks.models import Job, Worker
+from tasks.models import Job, QueueState, Worker
 from tasks.models import Relay as RelayRow
+from tasks.pace import SHARED_OVER_S, Pace, tell
 from tasks.relay import Relay
 from tasks.rescue import EXPIRED_FOR_S, take
 from tasks.states import State
@@ -89,7 +92,7 @@ def a_running_relay() -> Iterator[Relay]:
             relay.run()
             connection.close()
 
-        thread = threading.Thread(target=run)
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
         try:
             yield relay
@@ -302,22 +305,22 @@ def test_an_outage_of_the_database_is_logged_once_and_waited_out(
     a_worker()
     with a_relay() as relay:
         away = threading.Event()
-        look = ledger.queues_with_due_jobs
+        look = ledger.lanes_with_due_jobs
 
-        def answers() -> list[str]:
+        def answers() -> list[tuple[str, str]]:
             if away.is_set():
                 with connection.cursor() as cursor:
                     cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
             return look()
 
-        monkeypatch.setattr(ledger, "queues_with_due_jobs", answers)
+        monkeypatch.setattr(ledger, "lanes_with_due_jobs", answers)
         away.set()
 
         def run() -> None:
             relay.run()
             connection.close()
 
-        thread = threading.Thread(target=run)
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
         wait_until(lambda: "ledger_away" in caplog.text)
         enqueue(trace, {"note": "x"})
@@ -442,7 +445,7 @@ def test_a_sleeping_relay_is_woken_by_the_commit(broker: Broker) -> None:
             relay.run()
             connection.close()
 
-        thread = threading.Thread(target=run)
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
         wait_until(lambda: RelayRow.objects.filter(sleeping=True).exists())
         wait_until(lambda: relay.listener.session is not None)
@@ -520,3 +523,16 @@ def through(proxy: FaultyProxy, broker: Broker) -> str:
     arguments = broker.redis.connection_pool.connection_kwargs
     password = arguments.get("password") or ""
     return f"redis://:{password}@127.0.0.1:{proxy.port}/{arguments.get('db', 0)}"
+
+
+def test_what_relays_dispatch_adds_up_to_one_pace_and_fades() -> None:
+    ours, theirs = Pace(untold=30), Pace(untold=20)
+    tell({"default": ours})
+    tell({"default": theirs})
+    tell({"default": ours})  # nothing new
+    state = QueueState.objects.get(queue="default")
+    assert state.per_s == pytest.approx(50 / SHARED_OVER_S, rel=0.1)
+    QueueState.objects.update(per_s_at=Now() - timedelta(seconds=2 * SHARED_OVER_S))
+    tell({"default": Pace(untold=5)})
+    state.refresh_from_db()
+    assert state.per_s == pytest.approx(50 / SHARED_OVER_S / math.e**2 + 1, rel=0.1)

@@ -70,6 +70,13 @@ def test_a_held_job_says_what_holds_it(reason: str, waits_for: str) -> None:
     assert (found.waits_for, found.estimate_s) == (waits_for, None)
 
 
+def test_a_job_behind_another_of_its_ordering_key_says_so_before_it_is_held() -> None:
+    first, second = row(ordering_key="k"), row(ordering_key="k")
+    assert why(second).waits_for == "order"
+    assert why(first).waits_for == "capacity"
+    assert why(row(ordering_key="k", tenant="other")).waits_for == "capacity"
+
+
 def test_a_scheduled_job_knows_its_time() -> None:
     found = why(row(due=False, run_at=datetime.now(UTC) + timedelta(seconds=90)))
     assert found.waits_for == "time"

@@ -1,0 +1,46 @@
+"""How many jobs per second a queue takes: what each relay has seen, and what all have together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import exp
+
+from tasks.ledger import execute
+
+# Seconds over which a relay averages, to size what lies on the broker.
+PACE_OVER_S = 1.0
+# Seconds over which all of them do, for admission and estimates.
+SHARED_OVER_S = 5.0
+
+
+@dataclass
+class Pace:
+    """How many jobs per second a queue has taken from this relay lately."""
+
+    per_s: float = 0.0
+    at: float = 0.0
+    untold: int = 0
+
+    def took(self, jobs: int, now: float) -> None:
+        """``now``: any clock, in seconds."""
+        self.per_s = self.per_s * exp((self.at - now) / PACE_OVER_S) + jobs / PACE_OVER_S
+        self.at = now
+        self.untold += jobs
+
+
+def tell(paces: Mapping[str, Pace]) -> None:
+    """Add what was dispatched since the last time to what the other relays have."""
+    news = {queue: pace for queue, pace in paces.items() if pace.untold}
+    if not news:
+        return
+    execute(
+        "INSERT INTO tasks_queuestate AS s (queue, per_s, waiting, waiting_seq)"
+        " SELECT queue, jobs / %s::float8, 0, 0 FROM unnest(%s::text[], %s::int[])"
+        " AS given(queue, jobs) ORDER BY queue"
+        " ON CONFLICT (queue) DO UPDATE SET per_s_at = clock_timestamp(), per_s = excluded.per_s"
+        " + s.per_s * exp(extract(epoch FROM s.per_s_at - clock_timestamp())::float8 / %s)",
+        [SHARED_OVER_S, list(news), [pace.untold for pace in news.values()], SHARED_OVER_S],
+    )
+    for pace in news.values():
+        pace.untold = 0

@@ -1,0 +1,288 @@
+"""Whose turn it is: tenants first, then priority, then age; one job of an ordering key."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connection
+
+from tasks import ledger, turns
+from tasks.enqueue import Item, enqueue, enqueue_many
+from tasks.ledger import NO_KEY, Dispatched, ErrorReport, dispatch
+from tasks.models import Job
+from tasks.states import Failure, Hold, State
+from tasks.turns import Shares
+from tests.ledger_tasks import trace
+
+pytestmark = pytest.mark.django_db
+
+
+def given(tenant: str = "", *, jobs: int = 1, **options: Any) -> list[UUID]:
+    items = [Item({"note": str(number)}, tenant=tenant, **options) for number in range(jobs)]
+    return [answer.job_id for answer in enqueue_many(trace, items)]  # type: ignore[union-attr]
+
+
+def ids(jobs: list[Dispatched]) -> list[UUID]:
+    return [job.id for job in jobs]
+
+
+def tenants(jobs: list[Dispatched]) -> str:
+    return "".join(job.tenant for job in jobs)
+
+
+def end(job: Dispatched) -> None:
+    claim = ledger.claim(job.id, job.dispatch_no, worker="w", release="r", lease_s=15)
+    assert claim
+    assert ledger.succeed(job.id, claim.fence, result=None)
+
+
+# --- tenants -----------------------------------------------------------------------------
+
+
+def test_tenants_take_turns_however_much_one_of_them_has() -> None:
+    given("a", jobs=50)
+    given("b", jobs=2)
+    given("c", jobs=5)
+    assert tenants(dispatch("default", 9)) == "abcabcaca"
+
+
+def test_who_has_jobs_in_flight_waits_for_those_who_have_none() -> None:
+    given("a", jobs=20)
+    dispatch("default", 4)
+    given("b", jobs=20)
+    assert tenants(dispatch("default", 6)) == "bbbbab"
+
+
+def test_the_next_turn_goes_on_behind_the_tenant_that_was_served_last() -> None:
+    for tenant in "abcdef":
+        given(tenant, jobs=3)
+    served: list[Dispatched] = []
+    for _ in range(6):
+        served += dispatch("default", 1, after=served[-1].tenant if served else "")
+        end(served[-1])  # nothing is in flight, so only the place in the round decides
+    assert tenants(served) == "abcdef"
+
+
+def test_a_round_reaches_every_one_of_many_tenants(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "TENANTS_AT_ONCE", 3)
+    for number in range(10):
+        given(f"t{number}", jobs=5)
+    served: list[Dispatched] = []
+    for _ in range(5):
+        got = dispatch("default", 2, after=served[-1].tenant if served else "")
+        for job in got:
+            end(job)
+        served += got
+    assert Counter(job.tenant for job in served) == {f"t{number}": 1 for number in range(10)}
+
+
+def test_a_tenant_with_more_weight_gets_more_of_the_turns() -> None:
+    given("a", jobs=20)
+    given("b", jobs=20)
+    served = dispatch("default", 8, shares=Shares(weights={"b": 3}))
+    assert Counter(tenants(served)) == {"a": 2, "b": 6}
+
+
+def test_a_tenant_has_no_more_in_flight_than_it_may() -> None:
+    given("a", jobs=20)
+    given("b", jobs=20)
+    shares = Shares(most=5, most_of={"b": 2})
+    assert Counter(tenants(dispatch("default", 20, shares=shares))) == {"a": 5, "b": 2}
+    assert dispatch("default", 20, shares=shares) == []
+    assert Counter(tenants(dispatch("default", 20))) == {"a": 9, "b": 11}  # 14 and 13 in all
+
+
+def test_paused_tenants_and_tasks_stay_where_they_are() -> None:
+    given("a")
+    given("b")
+    assert tenants(dispatch("default", 9, shares=Shares(paused_tenants=["a"]))) == "b"
+    assert dispatch("default", 9, shares=Shares(paused_tasks=[trace.name])) == []
+    assert tenants(dispatch("default", 9)) == "a"
+
+
+# --- within a tenant ---------------------------------------------------------------------
+
+
+def test_within_a_tenant_priority_goes_first_then_age() -> None:
+    low, old, young, high = (given(priority=value)[0] for value in (-3, 0, 0, 50))
+    assert ids(dispatch("default", 9)) == [high, old, young, low]
+
+
+def test_a_priority_is_worth_nothing_against_another_tenant() -> None:
+    given("a", jobs=4, priority=100)
+    given("b", jobs=4, priority=-100)
+    assert tenants(dispatch("default", 4)) == "abab"
+
+
+# --- lanes -------------------------------------------------------------------------------
+
+
+def test_a_lane_is_dispatched_by_itself() -> None:
+    [limited], [free] = given(), given()
+    Job.objects.filter(id=limited).update(lane=trace.name)
+    assert ledger.lanes_with_due_jobs() == [("default", ""), ("default", trace.name)]
+    assert ids(dispatch("default", 9)) == [free]
+    assert ids(dispatch("default", 9, lane=trace.name)) == [limited]
+
+
+# --- ordering keys -----------------------------------------------------------------------
+
+
+def test_of_an_ordering_key_one_job_goes_at_a_time_in_the_order_of_acceptance() -> None:
+    accepted = given("a", jobs=3, ordering_key="k") + given("a", ordering_key="k", priority=100)
+    served = []
+    for _ in accepted:
+        [job] = dispatch("default", 9)
+        assert dispatch("default", 9) == []
+        end(job)
+        served.append(job.id)
+        assert ledger.free_keys(5) == (1 if len(served) < 4 else 0)
+    assert served == accepted
+
+
+def test_other_keys_tenants_and_queues_are_not_held_up() -> None:
+    given("a", jobs=2, ordering_key="k")
+    given("a", jobs=2, ordering_key="other")
+    given("b", jobs=2, ordering_key="k")
+    given("a", jobs=2, ordering_key="k", queue="bulk")
+    given("a", jobs=2)
+    assert Counter(tenants(dispatch("default", 99))) == {"a": 4, "b": 1}
+    assert tenants(dispatch("bulk", 99)) == "a"
+
+
+@pytest.mark.parametrize("state", ["scheduled", "retrying", "dispatched", "running"])
+def test_the_head_of_a_key_blocks_it_as_long_as_it_has_not_ended(state: str) -> None:
+    [head] = given(ordering_key="k")
+    given(ordering_key="k")
+    if state == "scheduled":
+        Job.objects.filter(id=head).update(due=False, run_at="2100-01-01T00:00Z")
+    else:
+        [job] = dispatch("default", 9)
+        if state != "dispatched":
+            claim = ledger.claim(head, job.dispatch_no, worker="w", release="", lease_s=15)
+            assert claim
+            if state == "retrying":
+                ledger.retry(head, claim.fence, delay_s=99, error=ErrorReport.of("E", "e"))
+    assert ledger.free_keys(5) == 0
+    assert ledger.sweep_keys(NO_KEY, 10)[0] == 0
+    assert dispatch("default", 9) == []
+
+
+@pytest.mark.parametrize("ending", ["succeeded", "failed", "cancelled", "expired", "poison"])
+def test_every_end_frees_the_key(ending: str) -> None:
+    [head] = given(ordering_key="k")
+    [next_] = given(ordering_key="k")
+    [job] = dispatch("default", 9)
+    if ending == "cancelled":
+        ledger.cancel(head, actor="a")
+    elif ending == "expired":
+        Job.objects.filter(id=head).update(start_by="2020-01-01T00:00Z")
+        assert ledger.expire(9)
+    else:
+        claim = ledger.claim(head, job.dispatch_no, worker="w", release="", lease_s=15)
+        assert claim
+        if ending == "succeeded":
+            ledger.succeed(head, claim.fence, result=None)
+        elif ending == "failed":
+            error = ErrorReport.of("E", "e")
+            ledger.fail(head, claim.fence, failure=Failure.ERROR, error=error)
+        else:
+            ledger.crash(head, claim.fence, max_crashes=1, reason="died")
+    assert ledger.free_keys(5) == 1
+    assert ids(dispatch("default", 9)) == [next_]
+
+
+def test_a_replay_runs_at_the_tail_of_its_key() -> None:
+    [first], [second] = given(ordering_key="k"), given(ordering_key="k")
+    claim = ledger.claim(first, ledger.dispatch_here(first), worker="w", release="", lease_s=15)
+    assert claim
+    ledger.fail(first, claim.fence, failure=Failure.ERROR, error=ErrorReport.of("E", "e"))
+    assert ledger.replay(first, actor="a", reason="again")
+    assert ledger.sweep_keys(NO_KEY, 9)[0] == 1
+    [job] = dispatch("default", 9)
+    assert job.id == second
+    end(job)
+    ledger.free_keys(5)
+    assert ids(dispatch("default", 9)) == [first]
+
+
+def test_racers_that_did_not_see_each_other_still_go_one_by_one() -> None:
+    accepted = given(jobs=3, ordering_key="k")
+    Job.objects.update(hold_reason="")  # as if each had been inserted beside the others
+    for job_id in accepted:
+        [job] = dispatch("default", 9)
+        assert job.id == job_id
+        end(job)
+
+
+def test_what_was_enqueued_at_the_moment_its_forerunner_ended_is_found_in_the_sweep() -> None:
+    for number in range(7):
+        enqueue(trace, {"note": "x"}, ordering_key=f"k{number}")
+    Job.objects.update(hold_reason=Hold.ORDER)
+    freed, after = ledger.sweep_keys(NO_KEY, 4)
+    assert (freed, after) == (4, ("default", "", "k3"))
+    assert ledger.sweep_keys(after, 4) == (3, NO_KEY)
+    assert len(dispatch("default", 9)) == 7
+
+
+# --- cost --------------------------------------------------------------------------------
+
+
+ROWS = (
+    "INSERT INTO tasks_job (id, task, queue, tenant, idempotency_key, fingerprint, payload, state,"
+    " due, hold_reason, ordering_key, run_at, finished_at)"
+    " SELECT gen_random_uuid(), 't', 'default', {tenant}, gen_random_uuid()::text, '', '{{}}',"
+    " '{state}', {due}, '{hold}', {key}, now(), {finished} FROM generate_series(1, %s) AS n"
+)
+
+
+def insert_rows(
+    number: int,
+    *,
+    tenant: str = "'big'",
+    state: State = State.QUEUED,
+    due: bool = True,
+    hold: str = "",
+    key: str = "NULL",
+) -> None:
+    finished = "now()" if state == State.SUCCEEDED else "NULL"
+    with connection.cursor() as cursor:
+        cursor.execute(
+            ROWS.format(tenant=tenant, state=state, due=due, hold=hold, key=key, finished=finished),
+            [number],
+        )
+
+
+def pages_read(limit: int = 20) -> int:
+    """Pages that one dispatch touches; it is rolled back."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {turns.CHOSEN} SELECT * FROM chosen",
+            turns.parameters("default", "", limit, turns.EQUAL, "m"),
+        )
+        plan = cursor.fetchone()[0][0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+@pytest.mark.parametrize("analyzed", [True, False])
+def test_what_a_dispatch_reads_does_not_grow_with_what_lies_in_the_table(analyzed: bool) -> None:
+    insert_rows(50)
+    few = pages_read()
+    insert_rows(20_000)
+    insert_rows(20_000, state=State.SUCCEEDED)
+    insert_rows(20_000, due=False)
+    insert_rows(20_000, hold=Hold.ORDER, key="'k'")
+    if analyzed:
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE tasks_job")
+    assert pages_read() < 2 * few + 50
+
+
+def test_what_a_dispatch_reads_does_not_grow_with_the_number_of_tenants() -> None:
+    insert_rows(turns.TENANTS_AT_ONCE, tenant="'t' || n")
+    few = pages_read()
+    insert_rows(10_000, tenant="'u' || n")
+    assert pages_read() < 2 * few + 50
