@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Body, Header, NinjaAPI, Query, Status
 from ninja.parser import Parser
 
-from tasks import fleet, ledger, operate
+from tasks import fleet, ledger, operate, pauses
 from tasks.clients import AUTHENTICATION, Caller, Scope, caller_with
 from tasks.enqueue import Enqueued, Item, accept, resolve
 from tasks.errors import InvalidKey, InvalidPayload, UnknownTask
@@ -22,7 +22,10 @@ from tasks.long_poll import wait_until, wait_until_finished, wished_wait_s
 from tasks.models import Job
 from tasks.outputs import read_outputs
 from tasks.paging import Place, Window, read_page
+from tasks.pauses import Paused
 from tasks.problems import (
+    FORBIDDEN,
+    INVALID,
     INVALID_KEY,
     MALFORMED,
     WRONG_MEDIA_TYPE,
@@ -31,7 +34,7 @@ from tasks.problems import (
     answer_with_problems,
     not_found,
 )
-from tasks.queues import queue_loads
+from tasks.queues import breakers, limit_states, queue_loads
 from tasks.representations import (
     DETAIL_FIELDS,
     SUMMARY_FIELDS,
@@ -41,18 +44,22 @@ from tasks.representations import (
     JobPage,
     JobState,
     JobSummary,
+    LimitOut,
     Matching,
     NewJob,
+    NewPause,
     OutputOut,
     OutputPage,
+    PauseOut,
     ProblemOut,
     QueueOut,
     Reason,
     WorkerDetail,
     WorkerOut,
 )
-from tasks.states import Action, State
+from tasks.states import Action, Pausable, State
 from tasks.strict_json import parse
+from tasks.waiting import waiting_for
 
 PAGE_SIZE = 50
 PAGE_MAX = 200
@@ -220,7 +227,7 @@ def read_job(
     job = jobs_of(caller).only(*DETAIL_FIELDS).filter(pk=found).first()
     if job is None:
         raise not_found("There is no such job.")
-    return JobDetail.of(job)
+    return JobDetail.of(job, waiting_for(job))
 
 
 @api.get(
@@ -250,7 +257,11 @@ def read_job_outputs(
 def list_queues(request: HttpRequest) -> list[QueueOut]:
     """Of all tenants together."""
     caller_with(request, Scope.READ)
-    return [QueueOut.of(load) for load in queue_loads()]
+    paused = {row.name: row for row in pauses.listed() if row.kind == Pausable.QUEUE}
+    known = breakers()
+    return [
+        QueueOut.of(load, paused.get(load.name), known.get(load.name)) for load in queue_loads()
+    ]
 
 
 def jobs_of(caller: Caller) -> QuerySet[Job]:
@@ -334,6 +345,66 @@ def known_worker(name: str) -> fleet.Stop:
 
 
 # --- operate -----------------------------------------------------------------------------
+
+
+@api.get("/limits", response={200: list[LimitOut], **refusals()}, summary="State of the limits")
+def list_limits(request: HttpRequest) -> list[LimitOut]:
+    """Rates, pauses and circuit breakers of the downstreams."""
+    caller = caller_with(request, Scope.OPERATE)
+    # The reason comes from the body of a job, which may be another tenant's.
+    return [LimitOut.of(state, tells_reason=caller.every_tenant) for state in limit_states()]
+
+
+@api.get("/pauses", response={200: list[PauseOut], **refusals()}, summary="List what is paused")
+def list_pauses(request: HttpRequest) -> list[PauseOut]:
+    """Queues, tasks and the tenants that you may see."""
+    caller = caller_with(request, Scope.OPERATE)
+    return [PauseOut.of(row) for row in pauses.listed() if may_see(caller, row)]
+
+
+@api.post(
+    "/pauses",
+    response={201: PauseOut, 200: PauseOut, **refusals(400, 415, 422)},
+    summary="Pause a queue, a task or a tenant",
+)
+def pause(request: HttpRequest, wish: NewPause) -> Status[PauseOut]:
+    """Nothing of it starts any more; what runs is left alone. Again is 200, with the new end."""
+    caller = caller_who_may_pause(request, wish.kind, wish.name)
+    if wish.closed and wish.kind != Pausable.QUEUE:
+        raise Problem(INVALID, "Only a queue can be closed.", path="$.closed")
+    if not pauses.still_ahead(wish.until):
+        raise Problem(INVALID, "That time is over.", path="$.until")
+    is_new = pauses.pause(
+        wish.kind, wish.name, actor=caller.name, reason=wish.reason, until=wish.until,
+        closed=wish.closed,
+    )  # fmt: skip
+    found = pauses.find(wish.kind, wish.name)
+    if found is None:
+        raise not_found("It has ended already.")
+    return Status(201 if is_new else 200, PauseOut.of(found))
+
+
+@api.delete("/pauses", response={204: None, **refusals(404, 422)}, summary="Resume")
+def resume(
+    request: HttpRequest, kind: Pausable, name: Annotated[str, Query(max_length=255)]
+) -> Status[None]:
+    caller = caller_who_may_pause(request, kind, name)
+    if not pauses.resume(kind, name, actor=caller.name):
+        raise not_found("It is not paused.")
+    return Status(204, None)
+
+
+def caller_who_may_pause(request: HttpRequest, kind: Pausable, name: str) -> Caller:
+    """A queue and a task are everybody's; a client of one tenant may pause that one."""
+    caller = caller_with(request, Scope.OPERATE)
+    if not (caller.every_tenant or (kind == Pausable.TENANT and name == caller.tenant)):
+        raise Problem(FORBIDDEN, "You may pause and resume your own tenant only.")
+    return caller
+
+
+def may_see(caller: Caller, paused: Paused) -> bool:
+    is_anothers = paused.kind == Pausable.TENANT and paused.name != caller.tenant
+    return caller.every_tenant or not is_anothers
 
 
 @api.post(

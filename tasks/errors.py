@@ -82,11 +82,17 @@ class NotReplayable(TasksError):
 
 
 class RetryAfter(TasksError):
-    """Raised by a body: try again after ``seconds``. Spends one retry."""
+    """Raised by a body: try again after ``seconds``. Spends one retry.
 
-    def __init__(self, seconds: float, reason: str = "") -> None:
+    With ``pause_downstream`` nothing of the downstream goes until then: it has refused us, not
+    only this job.
+    """
+
+    def __init__(self, seconds: float, reason: str = "", *, pause_downstream: bool = False) -> None:
         super().__init__(reason or f"retry after {seconds} s")
         self.seconds = seconds
+        self.reason = reason
+        self.pause_downstream = pause_downstream
 
 
 class Snooze(TasksError):

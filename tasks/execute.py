@@ -186,6 +186,7 @@ def call_body(task: Any, args: Any, kwargs: Any) -> Any:
     except asyncio.CancelledError as exc:
         raise RuntimeError("the body was cancelled by its own event loop") from exc
     except RetryAfter as exc:
+        pause_for(run, exc)
         raise task.retry(exc=exc, countdown=exc.seconds) from exc
     except (Snooze, Draining, Rejected, Cancelled, LeaseLost) as exc:
         settle.interrupted(run, exc)
@@ -202,6 +203,16 @@ def call_body(task: Any, args: Any, kwargs: Any) -> Any:
     return result
 
 
+def pause_for(run: Run, exc: RetryAfter) -> None:
+    """A job that was sent to a queue without a downstream still gets its retry."""
+    if not exc.pause_downstream:
+        return
+    try:
+        run.pause_downstream(exc.seconds, exc.reason)
+    except ValueError as error:
+        log.warning("downstream_not_paused", error=str(error))
+
+
 def run_body(run: Run, args: Any, kwargs: Any) -> Any:
     """The body, and a connection that is as it was before."""
     try:
@@ -212,10 +223,12 @@ def run_body(run: Run, args: Any, kwargs: Any) -> Any:
             )
     except BaseException as exc:
         connections.clean_up(run.transactions)
+        write_pause(run)
         if run.told is not None and not is_own_outcome(exc):
             log.info("interrupted_body_raised", told=str(run.told), error=repr(exc))
             raise run.told from exc
         raise
+    write_pause(run)
     if connections.clean_up(run.transactions):
         raise RuntimeError("the body left a transaction open; what it wrote there is rolled back")
     return result
@@ -227,6 +240,14 @@ def is_own_outcome(exc: BaseException) -> bool:
     if isinstance(exc, asyncio.CancelledError):
         return False
     return isinstance(exc, TasksError | Ignore | Reject) or not isinstance(exc, Exception)
+
+
+def write_pause(run: Run) -> None:
+    """What the body asked for inside a transaction. Its outcome does not depend on it."""
+    try:
+        run.write_pause()
+    except DatabaseError as exc:
+        log.error("downstream_not_paused", error=str(exc))
 
 
 def is_told_to_stop(exc: SystemExit) -> bool:

@@ -6,6 +6,7 @@ Each parses, calls one function and renders. Nothing here writes a state.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -43,7 +44,8 @@ from tasks.operate import Answers, cancel_matching, operate
 from tasks.read_only_admin import ReadOnlyAdmin
 from tasks.registry import ledger_tasks
 from tasks.representations import moment
-from tasks.states import Action
+from tasks.states import Action, State
+from tasks.waiting import waiting_for
 
 # Rows of each table on the page of a job; the latest ones.
 HISTORY_ROWS = 100
@@ -115,6 +117,7 @@ class JobAdmin(ReadOnlyAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """What a job has: no empty result beside an error, no reasons nobody gave."""
         optional = {
+            "waits_for": obj.state in (State.QUEUED, State.DISPATCHED),
             (show.hold_reason, show.held): obj.hold_reason,
             show.cancel_reason: obj.cancel_reason,
             show.progress: obj.progress is not None,
@@ -137,6 +140,16 @@ class JobAdmin(ReadOnlyAdmin):
                 ("attempts", "crashes", "fence", "dispatch_no"), ("worker", "release"),
             ]}),
         ]  # fmt: skip
+
+    @admin.display(description="waits for")
+    def waits_for(self, job: Any) -> str:
+        waiting = waiting_for(job)
+        if waiting is None:
+            return show.BLANK
+        text = f"{waiting.waits_for}: {waiting.detail}"
+        if waiting.estimate_s is None:
+            return text
+        return f"{text} In about {show.duration(timedelta(seconds=waiting.estimate_s))}."
 
     # --- pages ---
 

@@ -362,6 +362,23 @@ def undispatch(jobs: Iterable[Dispatched]) -> int:
     )
 
 
+def recall(
+    queues: Sequence[str], limit: int, *, tasks: Sequence[str] = (), tenants: Sequence[str] = ()
+) -> int:
+    """Take back what was sent and has not started: of these queues, tasks or tenants.
+
+    The messages become stale, the place in the order stays. A row that a claim has locked is
+    left to it.
+    """
+    return execute(
+        "UPDATE tasks_job SET state = 'queued', dispatched_at = NULL WHERE id IN ("
+        " SELECT id FROM tasks_job WHERE state = 'dispatched'"
+        " AND (queue = ANY(%s) OR task = ANY(%s) OR tenant = ANY(%s))"
+        " LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AND state = 'dispatched'",
+        [list(queues), list(tasks), list(tenants), limit],
+    )
+
+
 def expire(limit: int) -> list[tuple[UUID, str]]:
     """Fail what nobody needs any more: ``start_by`` passed before the first start."""
     return fetch(
@@ -572,6 +589,30 @@ def give_up_held(queue: str, after_s: float, limit: int) -> list[UUID]:
         [Failure.GAVE_UP, queue, after_s, limit],
     )
     return [row[0] for row in rows]
+
+
+PAUSED = f"{HELD_BY_REASON} = '{Hold.PAUSED}'"
+
+
+def hold_paused(tasks: Sequence[str], limit: int) -> int:
+    """Take due jobs of these tasks out of the index of due work."""
+    return execute(
+        "UPDATE tasks_job SET hold_reason = %s, held_at = clock_timestamp() WHERE id IN ("
+        f" SELECT id FROM tasks_job {DUE} AND task = ANY(%s) LIMIT %s FOR UPDATE SKIP LOCKED)",
+        [Hold.PAUSED, list(tasks), limit],
+    )
+
+
+def release_paused(paused_tasks: Sequence[str], limit: int) -> int:
+    """Let jobs go that were held for a pause of their task, unless it still lasts."""
+    return execute(
+        f"{kinds_of(PAUSED, 'task').rstrip(',')}"
+        " UPDATE tasks_job SET hold_reason = '' WHERE id IN (SELECT job.id FROM kinds k, LATERAL ("
+        f" SELECT id FROM tasks_job WHERE {PAUSED} AND queue = k.queue AND task = k.kind"
+        " ORDER BY seq LIMIT %s FOR UPDATE SKIP LOCKED) AS job"
+        " WHERE k.kind <> ALL(%s) LIMIT %s)",
+        [limit, list(paused_tasks), limit],
+    )
 
 
 # --- a worker: claim, then settle with the fence of that claim ---------------------------

@@ -18,7 +18,7 @@ from celery import Celery
 from django.db import Error, connection
 from psycopg.errors import LockNotAvailable
 
-from tasks import dispatch, fleet, holds, ledger, pace, tenants
+from tasks import breaker, dispatch, fleet, holds, ledger, pace, pauses, tenants
 from tasks.dispatch import BATCH, Slots
 from tasks.enqueue import uuid7
 from tasks.listen import Listener
@@ -66,6 +66,8 @@ class Relay:
         self.special = tenants.Special()
         self.served: dict[Lane, str] = {}
         self.orders = Orders()
+        self.keeper = pauses.Keeper()
+        self.stopped: frozenset[str] = frozenset()
         self.blocked = False
         self.failures_said: set[str] = set()
 
@@ -99,6 +101,8 @@ class Relay:
             return 0
 
     def dispatch(self, name: str, lane: str) -> int:
+        if pauses.is_queue_paused(name) or topology().queue(name).lock_name in self.stopped:
+            return 0
         queue, slots = topology().queue(name), self.slots.get(name, Slots())
         at_most = 1 if self.publisher.is_doubtful else BATCH
         own = self.paces[name]
@@ -145,6 +149,8 @@ class Relay:
         self.special = tenants.special()
         pace.tell(self.paces)
         made_due = ledger.stage_due(BATCH * 5) + holds.release(BATCH * 5) + self.orders.sweep()
+        made_due += self.keeper.keep(BATCH * 5)
+        self.stopped = breaker.watch()
         made_due += self.rescuer.rescue(BATCH, watched_s=now - self.watches_since)
         for job_id, queue in ledger.expire(BATCH * 5):
             log.warning("job_expired", job_id=str(job_id), queue=queue)

@@ -16,10 +16,11 @@ from inspect import signature
 from typing import Any
 from uuid import UUID
 
+import structlog
 from celery.exceptions import Retry
 from django.db import connection
 
-from tasks import connections, ledger, metrics
+from tasks import connections, ledger, limits, metrics
 from tasks.board import BOARD, Word
 from tasks.errors import Cancelled, Draining, Interrupted, InvalidPayload, LeaseLost
 from tasks.interrupt import WATCHER, Watch
@@ -27,6 +28,10 @@ from tasks.ledger import Claim
 from tasks.links import Followers
 from tasks.payload import MAX_PAYLOAD_BYTES
 from tasks.strict_json import check_json, dumps
+from tasks.topology import Queue
+from tasks.wiring import topology
+
+log = structlog.get_logger(__name__)
 
 # Seconds between two looks at the ledger where no worker renews leases, however often a body
 # calls check().
@@ -39,6 +44,7 @@ PROGRESS_EVERY_S = 0.5
 # Seconds for which a body that writes waits for a database that is away.
 DATABASE_PATIENCE_S = 10.0
 MESSAGE_MAX = 500  # characters of a progress message
+RECALLED_MAX = 1_000  # jobs that a pause takes back at once; the relay goes on each second
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,8 @@ class Run:
     transactions: int = 0  # open around the body
     told: Interrupted | None = None  # that it must stop
     watches: list[Watch] = field(default_factory=list)
+    pause_s: float | None = None  # of the downstream, asked for inside a transaction
+    pause_reason: str = ""
 
     # --- who I am ---------------------------------------------------------------------
 
@@ -208,6 +216,38 @@ class Run:
         self.require(self.write(ledger.end_step, name, result))
         return json.loads(result)
 
+    # --- for all that call the same downstream ----------------------------------------
+
+    def pause_downstream(self, seconds: float, reason: str = "") -> None:
+        """Nothing of this downstream goes before then, at most a day; a longer pause stays.
+
+        What was sent and has not started is taken back. Inside a transaction it is written once
+        the body has ended, and whether or not that transaction commits. Raises ValueError when
+        the queue has no downstream.
+        """
+        queue = topology().queue(self.claim.queue)
+        if queue.downstream is None:
+            raise ValueError(
+                f"queue {queue.name!r} has no downstream to pause; give it one in"
+                f" config/topology.py: Queue({queue.name!r}, downstream=Downstream(...))"
+            )
+        self.pause_s, self.pause_reason = seconds, reason
+        if open_transactions() <= self.transactions:
+            self.write_pause()
+
+    def write_pause(self) -> None:
+        """If one was asked for and is not written yet."""
+        if self.pause_s is None:
+            return
+        seconds, self.pause_s = self.pause_s, None
+        connections.persisting(
+            pause_and_recall,
+            topology().queue(self.claim.queue),
+            seconds,
+            self.pause_reason,
+            deadline_s=DATABASE_PATIENCE_S,
+        )
+
     def write[T](self, change: Callable[..., T], *values: Any) -> T:
         """With the fence. A restart of the database is waited out, unless the body is in a
         transaction: that one is lost."""
@@ -249,6 +289,9 @@ class NoRun(Run):
     def emit(self, seq: int, data: Any) -> None:
         stored(data, "output")
 
+    def pause_downstream(self, seconds: float, reason: str = "") -> None:
+        return
+
     def step(self, name: str, function: Callable[..., Any]) -> Any:
         step = Step(name, ambiguous=False)
         result = function(step) if takes_step(function) else function()
@@ -275,6 +318,12 @@ def active(run: Run) -> Iterator[Run]:
         for watch in run.watches:
             watch.end()
         _active.reset(token)
+
+
+def pause_and_recall(queue: Queue, seconds: float, reason: str) -> None:
+    limits.pause(queue.lock_name, seconds, reason)
+    log.warning("downstream_paused", limit=queue.lock_name, seconds=seconds, reason=reason)
+    ledger.recall(topology().sharing(queue), RECALLED_MAX)
 
 
 def open_transactions() -> int:

@@ -22,7 +22,7 @@ def days(number: float) -> timedelta:
     return timedelta(days=number)
 
 
-RATE = re.compile(r"^(\d+)/(s|m|h)$")
+RATE = re.compile(r"^([1-9]\d*)/(s|m|h)$")
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,11 @@ class Downstream:
             raise ValueError(f"downstream {self.name}: max_concurrency must be at least 1")
         if self.rate is not None and not RATE.match(self.rate):
             raise ValueError(f"downstream {self.name}: rate {self.rate!r} is not like '50/s'")
+
+    @property
+    def limit_name(self) -> str:
+        """Of its lock, and of the row where the relays keep what they agree on."""
+        return f"downstream:{self.name}"
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,7 @@ class Queue:
     @property
     def lock_name(self) -> str:
         """Who dispatches for this limit takes this lock: the downstream's, else the queue's own."""
-        return f"downstream:{self.downstream.name}" if self.downstream else f"queue:{self.name}"
+        return self.downstream.limit_name if self.downstream else f"queue:{self.name}"
 
     @property
     def limit(self) -> int | None:
@@ -144,6 +149,16 @@ class Topology:
         if queue.downstream is None:
             return [queue.name]
         return [q.name for q in self.queues.values() if q.downstream == queue.downstream]
+
+    @property
+    def downstreams(self) -> list[Downstream]:
+        """Each once, by name."""
+        found = {q.downstream.name: q.downstream for q in self.queues.values() if q.downstream}
+        return [downstream for _, downstream in sorted(found.items())]
+
+    def calling(self, downstream: Downstream) -> list[str]:
+        """Names of the queues whose jobs call it."""
+        return [q.name for q in self.queues.values() if q.downstream == downstream]
 
     @property
     def leases_s(self) -> list[float]:

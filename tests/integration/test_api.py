@@ -227,10 +227,10 @@ def test_a_job_shows_its_life_and_masks_what_is_sensitive(acme: Caller) -> None:
     assert body["payload"] == {"order_id": 7, "card": "••••"}
     assert {
         name: body[name]
-        for name in ("task", "queue", "state", "attempts", "crashes", "priority", "waits_for")
+        for name in ("task", "queue", "state", "attempts", "crashes", "priority", "waiting_for")
     } == {
         "task": CAPTURE, "queue": "default", "state": "queued", "attempts": 0, "crashes": 0,
-        "priority": 0, "waits_for": "dispatch",
+        "priority": 0, "waiting_for": "capacity",
     }  # fmt: skip
     assert body["result"] is body["error"] is body["failure"] is body["finished_at"] is None
 
@@ -255,9 +255,9 @@ def test_a_failed_job_shows_why(acme: Caller) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"due": False}, "its time"),
-        ({"hold_reason": "paused"}, "a hold"),
-        ({"state": "dispatched", "dispatched_at": datetime(2030, 1, 1, tzinfo=UTC)}, "a worker"),
+        ({"due": False}, "time"),
+        ({"hold_reason": "paused"}, "pause"),
+        ({"state": "dispatched", "dispatched_at": datetime(2030, 1, 1, tzinfo=UTC)}, "capacity"),
     ],
 )
 def test_a_waiting_job_says_what_it_waits_for(
@@ -265,7 +265,7 @@ def test_a_waiting_job_says_what_it_waits_for(
 ) -> None:
     job_id = acme.enqueued()
     Job.objects.update(**change)
-    assert acme.get(f"/jobs/{job_id}").json()["waits_for"] == reason
+    assert acme.get(f"/jobs/{job_id}").json()["waiting_for"] == reason
 
 
 @pytest.mark.parametrize("job_id", ["7", "not-a-uuid", str(uuid.UUID(int=7)), "%00", "..%2f"])
@@ -480,7 +480,7 @@ def test_queues_show_what_waits_and_what_runs(acme: Caller) -> None:
     assert queues["default"].pop("oldest_age_s") >= 0
     assert queues["default"] == {
         "name": "default", "depth": 1, "scheduled": 1, "held": 0, "in_flight": 2, "capacity": 0,
-        "workers": 0, "paused": False,
+        "workers": 0, "paused": False, "pause_reason": None, "breaker": None,
     }  # fmt: skip
 
 
@@ -563,7 +563,7 @@ def test_the_schema_is_open_and_describes_every_call(client: Client) -> None:
     assert {
         "/api/jobs", "/api/jobs/cancel", "/api/jobs/{job_id}", "/api/jobs/{job_id}/cancel",
         "/api/jobs/{job_id}/replay", "/api/jobs/{job_id}/outputs", "/api/queues",
-        "/api/workers", "/api/workers/{name}",
+        "/api/workers", "/api/workers/{name}", "/api/limits", "/api/pauses",
     } == set(schema["paths"])  # fmt: skip
     enqueue = schema["paths"]["/api/jobs"]["post"]
     assert "Idempotency-Key" in [p["name"] for p in enqueue["parameters"]]

@@ -210,7 +210,7 @@ def test_other_holds_are_not_released_here() -> None:
 def test_callers_see_why_and_since_when_a_job_is_held() -> None:
     job = held_row(INCOMPATIBLE, tenant="acme")
     shown = api_client("acme").get(f"/jobs/{job.id}").json()
-    assert (shown["waits_for"], shown["hold_reason"]) == ("a hold", INCOMPATIBLE)
+    assert (shown["waiting_for"], shown["hold_reason"]) == ("hold", INCOMPATIBLE)
     held_at = datetime.fromisoformat(shown["held_at"])
     assert abs(held_at - job.held_at) < timedelta(milliseconds=1)
     queues = api_client("acme").get("/queues").json()
