@@ -68,6 +68,9 @@ broker_heartbeat = 20.0
 # A worker outlives any outage of its broker. The default gives up after 100 tries and exits.
 broker_connection_retry_on_startup = True
 broker_connection_max_retries = None
+# RabbitMQ closes the channel of whoever holds a message for longer than its consumer_timeout.
+# Celery's default takes that for fatal, and the worker exits with all that runs in it.
+broker_channel_error_retry = True
 
 # One more try, at once, for a pooled connection that died since its last use.
 task_publish_retry = True

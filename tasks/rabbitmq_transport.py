@@ -113,6 +113,8 @@ class Channel(pyamqp.Channel):  # type: ignore[misc]
             msg, self.name(exchange), self.key(exchange, routing_key), **options
         )
 
+    basic_publish = _basic_publish
+
     # --- names ------------------------------------------------------------------------
 
     def name(self, plain: str) -> str:
