@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 from celery import Celery
 from kombu import Exchange, Producer
-from kombu.exceptions import BatchPublishError
+from kombu.exceptions import BatchPublishError  # type: ignore[attr-defined]
 
 from tasks.ledger import Dispatched
 from tasks.topology import Queue

@@ -17,7 +17,10 @@ from typing import Any
 
 import kombu.transport
 from amqp.exceptions import MessageNacked, RecoverableConnectionError
-from kombu.transport import pyamqp
+from kombu.transport import pyamqp as kombu_amqp
+
+# Any: the published types lack half of what it has.
+pyamqp: Any = kombu_amqp
 
 # Seconds; the transport option ``answers_within_s``. A confirm may wait for a disk.
 ANSWERS_WITHIN_S = 5.0
@@ -81,7 +84,8 @@ class Batch:
         self.refused = RecoverableConnectionError(f"no queue took it: {error}")
 
 
-class Channel(pyamqp.Channel):  # type: ignore[misc]
+class Channel(pyamqp.Channel):
+    _confirm_selected: bool
     sent = 0  # since confirms were asked for: their number is that of the last message
 
     def __init__(self, connection: Any, *args: Any, **kwargs: Any) -> None:
@@ -169,7 +173,7 @@ class Channel(pyamqp.Channel):  # type: ignore[misc]
         return super().message_to_python(raw_message)
 
 
-class Connection(pyamqp.Connection):  # type: ignore[misc]
+class Connection(pyamqp.Connection):
     Channel = Channel
 
     def __init__(
@@ -187,12 +191,12 @@ class Connection(pyamqp.Connection):  # type: ignore[misc]
         return super().wait(method, callback, timeout or self.answers_within_s, **options)
 
 
-class Transport(pyamqp.Transport):  # type: ignore[misc]
+class Transport(pyamqp.Transport):
     Connection = Connection
     implements = pyamqp.Transport.implements.extend(batch_publish=True)
 
 
-class SSLTransport(pyamqp.SSLTransport):  # type: ignore[misc]
+class SSLTransport(pyamqp.SSLTransport):
     Connection = Connection
     implements = pyamqp.SSLTransport.implements.extend(batch_publish=True)
 
