@@ -35,11 +35,14 @@ def tell(paces: Mapping[str, Pace]) -> None:
     if not news:
         return
     execute(
-        "INSERT INTO tasks_queuestate AS s (queue, per_s, waiting, waiting_seq)"
-        " SELECT queue, jobs / %s::float8, 0, 0 FROM unnest(%s::text[], %s::int[])"
+        "INSERT INTO tasks_queuestate AS s (queue, per_s)"
+        " SELECT queue, jobs / %s::float8 FROM unnest(%s::text[], %s::int[])"
         " AS given(queue, jobs) ORDER BY queue"
-        " ON CONFLICT (queue) DO UPDATE SET per_s_at = clock_timestamp(), per_s = excluded.per_s"
-        " + s.per_s * exp(extract(epoch FROM s.per_s_at - clock_timestamp())::float8 / %s)",
+        " ON CONFLICT (queue) DO UPDATE SET per_s_at = clock_timestamp(), per_s ="
+        # What it took while it wanted for work says nothing about what it can take.
+        " CASE WHEN s.idle_at > s.per_s_at THEN greatest(s.per_s, excluded.per_s)"
+        " ELSE excluded.per_s + s.per_s * exp(greatest(-100,"
+        " extract(epoch FROM s.per_s_at - clock_timestamp())::float8 / %s)) END",
         [SHARED_OVER_S, list(news), [pace.untold for pace in news.values()], SHARED_OVER_S],
     )
     for pace in news.values():
