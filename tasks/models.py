@@ -383,8 +383,10 @@ class QueueState(models.Model):
     queue = models.CharField(max_length=100, primary_key=True)
     per_s = models.FloatField(db_default=0, help_text="Jobs dispatched per second, lately.")
     per_s_at = models.DateTimeField(db_default=Now())
-    waiting = models.IntegerField(db_default=0, help_text="Due jobs when it was measured.")
-    waiting_seq = models.BigIntegerField(db_default=0, help_text="Younger jobs were not counted.")
+    waiting = models.IntegerField(db_default=0, help_text="Due jobs up to waiting_seq.")
+    waiting_seq = models.BigIntegerField(
+        db_default=0, help_text="Who asks counts the younger ones."
+    )
     waiting_at = models.DateTimeField(db_default=Now())
     idle_at = models.DateTimeField(db_default=Now(), help_text="When nothing was waiting, last.")
     tenants = models.IntegerField(db_default=0, help_text="With due jobs when it was measured.")

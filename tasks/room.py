@@ -143,6 +143,9 @@ def look(queue: str, tenant: str, bounds: Bounds) -> Look:
 
 # Tenants with less than this share of what one tenant may have count as none.
 NOTABLE_SHARE = 0.1
+# So many of the newest rows are left to the inserts to count: among them are those whose
+# transactions are still open and whose numbers are lower than some that can be seen.
+UNSEEN_MAX = 100
 # Rows of a queue that one sample reads when nothing bounds all its tenants together.
 READ_MAX = 100_000
 MINE = (
@@ -153,34 +156,35 @@ MINE = (
 )
 SAMPLE = (
     f"WITH {MINE},"
-    # Younger rows are counted by each insert. A row below it whose transaction is still open is
-    # missed until the next sample.
-    " mark AS MATERIALIZED (SELECT coalesce(max(seq), -1) AS seq FROM tasks_job),"
-    f" counted AS MATERIALIZED (SELECT w.tenant, count(*) AS waiting FROM mine AS g, LATERAL ("
-    f" (SELECT j.tenant FROM tasks_job j WHERE {READY} LIMIT %(at_most)s) UNION ALL"
-    f" (SELECT j.tenant FROM tasks_job j WHERE {HELD} LIMIT %(at_most)s)) AS w GROUP BY w.tenant),"
-    " notable AS (SELECT tenant, waiting FROM counted WHERE waiting >= %(notable)s::float8),"
+    " mark AS MATERIALIZED (SELECT coalesce((SELECT seq FROM tasks_job ORDER BY seq DESC"
+    " OFFSET %(unseen)s LIMIT 1), -1) AS seq),"
+    " counted AS MATERIALIZED (SELECT w.tenant, count(*) AS all_of_it,"
+    " count(*) FILTER (WHERE w.seq <= mark.seq) AS older FROM mark, mine AS g, LATERAL ("
+    f" (SELECT j.tenant, j.seq FROM tasks_job j WHERE {READY} LIMIT %(at_most)s) UNION ALL"
+    f" (SELECT j.tenant, j.seq FROM tasks_job j WHERE {HELD} LIMIT %(at_most)s)) AS w"
+    " GROUP BY w.tenant),"
+    " notable AS (SELECT tenant, older FROM counted WHERE older >= %(notable)s::float8),"
     " forgotten AS (DELETE FROM tasks_tenantload l USING mine WHERE l.queue = mine.queue"
     " AND NOT EXISTS (SELECT FROM notable n WHERE n.tenant = l.tenant)),"
     " kept AS (INSERT INTO tasks_tenantload AS l (queue, tenant, waiting)"
-    " SELECT mine.queue, n.tenant, n.waiting FROM mine, notable n"
+    " SELECT mine.queue, n.tenant, n.older FROM mine, notable n"
     " ON CONFLICT (queue, tenant) DO UPDATE SET waiting = excluded.waiting"
     " WHERE l.waiting <> excluded.waiting),"
-    " total AS (SELECT coalesce(sum(waiting), 0)::int AS waiting, count(*)::int AS tenants"
-    " FROM counted),"
+    " total AS (SELECT coalesce(sum(all_of_it), 0)::int AS waiting,"
+    " coalesce(sum(older), 0)::int AS older, count(*)::int AS tenants FROM counted),"
     # Whoever was told when to come has come, or does not care: the queue has room again.
     " lapsed AS (DELETE FROM tasks_promise t USING mine, total, tasks_queuestate s, (VALUES"
     " (%(max_waiting)s::int, %(max_per_tenant)s::int, %(max_wait_s)s::float8, %(at_once)s::int))"
     f" AS b({BOUNDS}) WHERE t.queue = mine.queue AND s.queue = mine.queue"
     " AND (t.until < clock_timestamp() - interval '1 second' OR total.waiting = 0"
     f" OR (t.tenant IS NULL AND total.waiting + 2 * s.per_s < {ROOM})))"
-    " UPDATE tasks_queuestate s SET waiting = total.waiting, tenants = total.tenants,"
+    " UPDATE tasks_queuestate s SET waiting = total.older, tenants = total.tenants,"
     f" waiting_seq = mark.seq, waiting_at = clock_timestamp(),"
     " idle_at = CASE WHEN total.waiting = 0 THEN clock_timestamp() ELSE s.idle_at END,"
     f" room = nullif({ROOM}, {NO_BOUND})"
     " FROM mine, mark, total, (VALUES (%(max_waiting)s::int, %(max_per_tenant)s::int,"
     f" %(max_wait_s)s::float8, %(at_once)s::int)) AS b({BOUNDS})"
-    " WHERE s.queue = mine.queue RETURNING s.waiting"
+    " WHERE s.queue = mine.queue RETURNING total.waiting"
 )
 
 
@@ -195,6 +199,7 @@ def take_sample(queue: str, bounds: Bounds, *, older_than_s: float) -> int | Non
         {
             "queue": queue,
             "older_than_s": older_than_s,
+            "unseen": UNSEEN_MAX,
             "at_most": READ_MAX if bounds.max_waiting is None else 2 * most + 1000,
             "notable": max(1.0, NOTABLE_SHARE * (bounds.max_per_tenant or NO_BOUND)),
             **asdict(bounds),
