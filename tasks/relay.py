@@ -19,6 +19,7 @@ from django.db import Error, connection
 from psycopg.errors import LockNotAvailable
 
 from tasks import breaker, dispatch, fleet, holds, ledger, pace, pauses, tenants
+from tasks.admission import Sampler
 from tasks.dispatch import BATCH, Slots
 from tasks.enqueue import uuid7
 from tasks.listen import Listener
@@ -60,6 +61,7 @@ class Relay:
         self.sleeping = False
         self.beat_at = self.housekeeping_at = 0.0
         self.rescuer = Rescuer()
+        self.sampler = Sampler()
         self.watches_since = time.monotonic()
         self.slots: dict[str, Slots] = {}
         self.paces: defaultdict[str, Pace] = defaultdict(Pace)
@@ -142,6 +144,7 @@ class Relay:
 
     def housekeeping(self) -> int:
         """Everything that may be up to a second late; how many jobs it made due."""
+        self.sampler.run()
         now = time.monotonic()
         if now < self.housekeeping_at:
             return 0

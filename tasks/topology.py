@@ -117,6 +117,12 @@ class Queue:
         return self.downstream.max_concurrency // self.replicas
 
     @property
+    def is_bounded(self) -> bool:
+        """Whether anything limits how many jobs may wait."""
+        bounds = (self.max_waiting, self.max_waiting_per_tenant, self.max_wait_s)
+        return any(bound is not None for bound in bounds)
+
+    @property
     def lock_name(self) -> str:
         """Who dispatches for this limit takes this lock: the downstream's, else the queue's own."""
         return self.downstream.limit_name if self.downstream else f"queue:{self.name}"
