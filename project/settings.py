@@ -116,6 +116,7 @@ if PRODUCTION:
 # What the job engine needs to know of this project.
 TASKS_TOPOLOGY = TOPOLOGY
 TASKS_RELEASE = RELEASE
+TASKS_ENVIRONMENT = ENVIRONMENT
 TASKS_FLOWER_URL = env("FLOWER_URL")
 TASKS_LEDGER_DIRECT_URL = env("LEDGER_DIRECT_URL")  # LISTEN needs a session, PgBouncer has none
 TASKS_LEDGER_NOTIFY = env("LEDGER_NOTIFY", "on") != "off"

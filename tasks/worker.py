@@ -8,6 +8,7 @@ from celery import Celery, signals
 
 from tasks import connections, drain, heartbeat, masking, redis_transport, worker_options
 from tasks.calls import send_jobs_to_the_ledger
+from tasks.environment import refuse_foreign_ledger
 
 DEFAULTS = {
     "task_default_queue": "default",
@@ -32,6 +33,7 @@ def install(app: Celery) -> None:
     drain.install(app)
     masking.install()
     signals.celeryd_init.connect(cure_the_pool)
+    signals.celeryd_init.connect(stay_at_home)
     app.steps["consumer"].add(heartbeat.Heartbeat)
 
 
@@ -40,3 +42,7 @@ def cure_the_pool(**_: Any) -> None:
     from tasks import prefork
 
     prefork.install()
+
+
+def stay_at_home(**_: Any) -> None:
+    refuse_foreign_ledger()
