@@ -18,7 +18,7 @@ from celery import Celery
 from django.db import Error, connection
 from psycopg.errors import LockNotAvailable
 
-from tasks import dispatch, fleet, holds, ledger, pace, tenants
+from tasks import dispatch, fleet, holds, ledger, pace, pulse, tenants
 from tasks.dispatch import BATCH, Slots
 from tasks.enqueue import uuid7
 from tasks.listen import Listener
@@ -134,6 +134,7 @@ class Relay:
         if now < self.beat_at:
             return
         fleet.relay_beats(self.id, socket.gethostname(), os.getpid(), release())
+        pulse.give("ready")
         self.beat_at = now + BEAT_EVERY_S
 
     def housekeeping(self) -> int:
@@ -173,6 +174,7 @@ class Relay:
         log.info("relay_started", relay=str(self.id))
         failures = 0
         while not self.stopping.is_set():
+            pulse.give("alive")
             try:
                 self.turn()
             except Exception as exc:

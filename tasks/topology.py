@@ -315,7 +315,7 @@ class Topology:
 
     @property
     def connections(self) -> int:
-        """To the database, while a deploy has every surge running beside what it replaces."""
+        """To the database, scaled up as far as it goes and with every surge of a deploy."""
         return sum(connections_of(part) for part in self.parts)
 
     @property
@@ -324,8 +324,10 @@ class Topology:
 
 
 def connections_of(part: Queue | Service) -> int:
-    each = part.connections if isinstance(part, Queue) else part.processes * part.connections
-    return (part.replicas + part.surge) * each
+    """At the most: autoscaled as far as it goes, and a surge beside what it replaces."""
+    if isinstance(part, Queue):
+        return (part.replicas_cap + part.surge) * part.connections
+    return (part.replicas + part.surge) * part.processes * part.connections
 
 
 DEFAULT = Topology.of([Queue("default")])
