@@ -31,7 +31,7 @@ TOPOLOGY = Topology.of(
     [DEFAULT, PAYMENTS, WEBHOOKS, BULK],
     services=[WEB, RELAY, FLOWER],
     # 15 for operators, backups and monitoring; each connection costs the server up to 10 MB.
-    database=Database(max_connections=150, reserved=15, memory_mb=1024),
+    database=Database(max_connections=200, reserved=15, memory_mb=1024),
     # The broker holds two messages of half a kilobyte per slot, and replies.
     broker=Broker(memory_mb=256),
 )

@@ -54,15 +54,20 @@ def the_secret_key_is_a_secret(app_configs: Any, **kwargs: Any) -> Sequence[Chec
 
 @register(deploy=True)
 def the_database_password_is_a_secret(app_configs: Any, **kwargs: Any) -> Sequence[CheckMessage]:
-    database = settings.DATABASES["default"]
-    by_certificate = "sslcert" in database["OPTIONS"] or str(database["HOST"]).startswith("/")
-    if by_certificate or str(database["PASSWORD"]) not in KNOWN_PASSWORDS:
+    given = database()
+    by_certificate = "sslcert" in given["OPTIONS"] or str(given["HOST"]).startswith("/")
+    if by_certificate or str(given["PASSWORD"]) not in KNOWN_PASSWORDS:
         return []
     return refused(
         "project.E002",
         "The password in DATABASE_URL is a default, or there is none.",
         "Give the database a password of its own, in DATABASE_URL or DATABASE_URL_FILE.",
     )
+
+
+def database() -> dict[str, Any]:
+    given: dict[str, Any] = settings.DATABASES["default"]
+    return given
 
 
 @register(deploy=True)
