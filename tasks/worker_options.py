@@ -25,12 +25,11 @@ def install(app: Celery) -> None:
             names = options.get("queues") or ()
             refuse(names, given=options)
             derive(conf, names, given=options)
-            instance.pool_of_queues = pool(queues_of(names)) if names else "prefork"
+            instance.pool_of_queues = pool_name(names)
 
     def before_pool(sender: Any, **_: Any) -> None:
-        # Celery cannot tell `-P prefork` from no -P at all, so only another pool wins.
-        if sender.app is app and is_default(sender.pool_cls):
-            sender.pool_cls = sender.pool_of_queues
+        if sender.app is app:
+            choose_pool(sender)
 
     signals.celeryd_init.connect(on_init, weak=False, dispatch_uid=f"{__name__}:{id(app)}")
     signals.worker_init.connect(before_pool, weak=False, dispatch_uid=f"{__name__}.pool:{id(app)}")
@@ -86,10 +85,13 @@ def time_limit_s(queues: list[Queue]) -> int:
     return max(queue.time_limit for queue in queues)
 
 
-def pool(queues: list[Queue]) -> str:
-    """The one pool of all of them; ``refuse`` has seen to that."""
-    return queues[0].pool
+def pool_name(names: Sequence[str]) -> str:
+    """The one pool of all these queues; ``refuse`` has seen to that."""
+    return queues_of(names)[0].pool if names else "prefork"
 
 
-def is_default(pool_cls: Any) -> bool:
-    return pool_cls == "prefork" or getattr(pool_cls, "__module__", "") == DEFAULT_POOL
+def choose_pool(worker: Any) -> None:
+    """Celery cannot tell ``-P prefork`` from no -P at all, so only another pool wins."""
+    module = getattr(worker.pool_cls, "__module__", "")
+    if worker.pool_cls == "prefork" or module == DEFAULT_POOL:
+        worker.pool_cls = worker.pool_of_queues
