@@ -18,7 +18,7 @@ from celery import Celery
 from django.db import Error, connection
 from psycopg.errors import LockNotAvailable
 
-from tasks import breaker, dispatch, fleet, holds, ledger, pace, pauses, tenants
+from tasks import breaker, dispatch, fleet, holds, ledger, pace, pauses, pulse, tenants
 from tasks.admission import Sampler
 from tasks.dispatch import BATCH, Slots
 from tasks.enqueue import uuid7
@@ -140,6 +140,7 @@ class Relay:
         if now < self.beat_at:
             return
         fleet.relay_beats(self.id, socket.gethostname(), os.getpid(), release())
+        pulse.give("ready")
         self.beat_at = now + BEAT_EVERY_S
 
     def housekeeping(self) -> int:
@@ -182,6 +183,7 @@ class Relay:
         log.info("relay_started", relay=str(self.id))
         failures = 0
         while not self.stopping.is_set():
+            pulse.give("alive")
             try:
                 self.turn()
             except Exception as exc:
