@@ -8,6 +8,7 @@ ordinary task. The tracer reports the outcome to the task's result backend
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -220,14 +221,25 @@ def run_body(run: Run, args: Any, kwargs: Any) -> Any:
             result = (
                 run_atomic(run, args, kwargs) if run.task.atomic else run.task.run(*args, **kwargs)
             )
-    except BaseException:
+    except BaseException as exc:
         connections.clean_up(run.transactions)
         write_pause(run)
+        if run.told is not None and not is_own_outcome(exc):
+            log.info("interrupted_body_raised", told=str(run.told), error=repr(exc))
+            raise run.told from exc
         raise
     write_pause(run)
     if connections.clean_up(run.transactions):
         raise RuntimeError("the body left a transaction open; what it wrote there is rolled back")
     return result
+
+
+def is_own_outcome(exc: BaseException) -> bool:
+    """Of a body that was told to stop: not what its cut connection or its cleaning up raised,
+    nor the retry that ``autoretry_for`` makes of that."""
+    if isinstance(exc, asyncio.CancelledError):
+        return False
+    return isinstance(exc, TasksError | Ignore | Reject) or not isinstance(exc, Exception)
 
 
 def write_pause(run: Run) -> None:
@@ -245,14 +257,21 @@ def is_told_to_stop(exc: SystemExit) -> bool:
 
 def run_atomic(run: Run, args: Any, kwargs: Any) -> Any:
     """Body and success commit together, or neither does."""
+    committed = threading.Event()
     try:
         with transaction.atomic():
+            transaction.on_commit(committed.set)  # before what the body registers
             result = run.task.run(*args, **kwargs)
             run.followers = links.taken_from(run.task)
             if run.retry is None and not settle.succeeded(run, result):
                 raise LeaseLost("this run no longer owns its job")
-    except BaseException:
-        run.settled = False  # the transaction took it along
+    except BaseException as exc:
+        if committed.is_set() and isinstance(exc, Exception):
+            # The job has succeeded, and its effects are there: nothing that comes after fails it.
+            log.exception("on_commit_failed", task=run.claim.task)
+            return result
+        if not committed.is_set():
+            run.settled = False  # the transaction took it along
         raise
     return result
 

@@ -182,8 +182,14 @@ class Beater:
                 # A draining worker has no loop any more, but its runs are alive.
                 if self._is_due and (self.draining or not self.turning.hangs):
                     self._guarded(self._beat)
-                self._awake.wait(self._renewer.pause_s)
+                self._awake.wait(self._pause_s)
             self._say_goodbye()
+
+    @property
+    def _pause_s(self) -> float:
+        """Until the next renewal or beat; a beat that waits for a loop that hangs looks again."""
+        beats_in_s = self._beats_at - time.monotonic()
+        return min(self._renewer.pause_s, beats_in_s if beats_in_s > 0 else TURN_S)
 
     def _guarded(self, part: Callable[[], None]) -> None:
         """Without this thread every run of the worker is taken away: nothing may end it."""

@@ -10,16 +10,18 @@ Callers own the transaction; without one, each statement commits by itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError, connection, transaction
-from psycopg.errors import UniqueViolation
+from django.db import IntegrityError, OperationalError, connection, transaction
+from psycopg.errors import LockNotAvailable, UniqueViolation
 
 from tasks import turns
+from tasks.errors import Rejected
 from tasks.states import Action, Failure, Hold, State
 from tasks.turns import Shares
 
@@ -979,25 +981,145 @@ def fence_of_dispatch(job_id: UUID, dispatch_no: int) -> int | None:
 # --- callers and operators ---------------------------------------------------------------
 
 
+# Who has been asked to stop is not asked again: the first reason stays.
+CANCELLED = (
+    "UPDATE tasks_job j SET"
+    " state = CASE WHEN j.state = 'running' THEN j.state ELSE 'cancelled' END,"
+    " finished_at = CASE WHEN j.state = 'running' THEN NULL ELSE clock_timestamp() END,"
+    " dispatched_at = NULL, hold_reason = '',"
+    " cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()),"
+    " cancel_reason = CASE WHEN cancel_requested_at IS NULL THEN %s ELSE cancel_reason END"
+)
+
+
 def cancel(job_id: UUID, *, actor: str, reason: str = "") -> str | None:
-    """Cancel at once what waits, ask what runs to stop. The new state; None when terminal."""
-    rows = fetch(
-        "WITH mine AS (UPDATE tasks_job SET"
-        " state = CASE WHEN state = 'running' THEN state ELSE 'cancelled' END,"
-        " finished_at = CASE WHEN state = 'running' THEN NULL ELSE clock_timestamp() END,"
-        " dispatched_at = NULL, hold_reason = '', cancel_requested_at = clock_timestamp(),"
-        " cancel_reason = %s"
-        " WHERE id = %s AND state IN ('queued', 'dispatched', 'running')"
-        f" RETURNING id, state){RECORD_ACTION}",
-        [
-            storable(reason)[:500],
-            job_id,
-            Action.CANCEL,
-            storable(actor),
-            storable(reason)[:500],
-        ],
-    )
+    """Cancel at once what waits, ask what runs to stop. The new state; None when terminal.
+
+    Raises Rejected when the row stays locked: most likely its own run has it in a transaction.
+    """
+    reason = storable(reason)[:500]
+    with waiting_for_a_lock():
+        rows = fetch(
+            "WITH patience AS MATERIALIZED (SELECT set_config('lock_timeout', %s, true)),"
+            f" mine AS ({CANCELLED} FROM patience"
+            " WHERE id = %s AND state IN ('queued', 'dispatched', 'running')"
+            f" RETURNING id, state){RECORD_ACTION}",
+            [str(LOCK_TIMEOUT_MS), reason, job_id, Action.CANCEL, storable(actor), reason],
+        )
     return rows[0][0] if rows else None
+
+
+@contextmanager
+def waiting_for_a_lock() -> Iterator[None]:
+    """For one statement that sets its lock timeout. The transaction around stays as it was."""
+    try:
+        if connection.in_atomic_block:
+            with transaction.atomic():
+                before = lock_timeout()
+                yield
+                set_lock_timeout(before)
+        else:
+            yield
+    except OperationalError as exc:
+        if isinstance(exc.__cause__, LockNotAvailable):
+            raise Rejected("the job is locked by an open transaction") from exc
+        raise
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Unfinished jobs that somebody means, by what they have in common. None: any."""
+
+    task: str | None = None
+    queue: str | None = None
+    tenant: str | None = None
+    ordering_key: str | None = None
+    state: str | None = None
+    created_before: datetime | None = None
+
+    @property
+    def where(self) -> tuple[str, list[Any]]:
+        """What is asked to stop already is not meant again."""
+        columns = ("task", "queue", "tenant", "ordering_key", "state")
+        given = {name: getattr(self, name) for name in columns}
+        conditions = [f"{name} = %s" for name, value in given.items() if value is not None]
+        values = [value for value in given.values() if value is not None]
+        if self.created_before is not None:
+            conditions.append("created_at < %s")
+            values.append(self.created_before)
+        return " AND ".join(["cancel_requested_at IS NULL", *conditions]), values
+
+
+# Each has a partial index, so that finished jobs cost nothing.
+UNFINISHED_PARTS = (
+    "state = 'queued' AND due AND hold_reason = ''",
+    "state = 'queued' AND NOT due AND hold_reason = ''",
+    "state = 'queued' AND NOT (hold_reason = '')",
+    "state = 'dispatched'",
+    "state = 'running'",
+)
+
+
+@dataclass(frozen=True)
+class CancelledMany:
+    """``asked``: those that run have been asked to stop."""
+
+    cancelled: int = 0
+    asked: int = 0
+
+    def __add__(self, other: CancelledMany) -> CancelledMany:
+        return CancelledMany(self.cancelled + other.cancelled, self.asked + other.asked)
+
+    @property
+    def total(self) -> int:
+        return self.cancelled + self.asked
+
+
+def cancel_some(selection: Selection, limit: int, *, actor: str, reason: str = "") -> CancelledMany:
+    """Cancel up to ``limit`` of them in one statement; rows that are locked are left out."""
+    where, values = selection.where
+    parts = ", ".join(
+        f"part{number} AS (SELECT id FROM tasks_job WHERE {part} AND {where} LIMIT %s {UNLOCKED})"
+        for number, part in enumerate(UNFINISHED_PARTS)
+    )
+    # Taken lazily, part by part: no more rows are locked than are changed.
+    taken = " UNION ALL ".join(f"SELECT id FROM part{n}" for n in range(len(UNFINISHED_PARTS)))
+    reason = storable(reason)[:500]
+    rows = fetch(
+        f"WITH {parts}, taken AS MATERIALIZED ({taken} LIMIT %s),"
+        f" mine AS ({CANCELLED} FROM taken WHERE j.id = taken.id RETURNING j.id, j.state),"
+        " recorded AS (INSERT INTO tasks_operatoraction (job_id, action, actor, reason, at)"
+        " SELECT id, %s, %s, %s, clock_timestamp() FROM mine)"
+        " SELECT count(*) FILTER (WHERE state = 'cancelled'),"
+        " count(*) FILTER (WHERE state = 'running') FROM mine",
+        [
+            *[*values, limit] * len(UNFINISHED_PARTS), limit, reason,
+            Action.CANCEL, storable(actor), reason,
+        ],
+    )  # fmt: skip
+    return CancelledMany(*rows[0])
+
+
+def is_any_left(selection: Selection) -> bool:
+    where, values = selection.where
+    parts = " OR ".join(
+        f"EXISTS (SELECT FROM tasks_job WHERE {part} AND {where})" for part in UNFINISHED_PARTS
+    )
+    return bool(fetch(f"SELECT {parts}", values * len(UNFINISHED_PARTS))[0][0])
+
+
+def count_selected(selection: Selection) -> int:
+    where, values = selection.where
+    parts = " + ".join(
+        f"(SELECT count(*) FROM tasks_job WHERE {part} AND {where})" for part in UNFINISHED_PARTS
+    )
+    return int(fetch(f"SELECT {parts}", values * len(UNFINISHED_PARTS))[0][0])
+
+
+def now() -> datetime:
+    """The database's."""
+    moment: datetime = fetch("SELECT clock_timestamp()", [])[0][0]
+    return moment
 
 
 def replay(job_id: UUID, *, actor: str, reason: str) -> bool:

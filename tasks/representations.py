@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from uuid import UUID
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from tasks.enqueue import Enqueued, key_expires_at
 from tasks.fleet import Life, Stop, WorkerStatus
@@ -65,6 +65,29 @@ class NewJob(Request):
 
 class Reason(Request):
     reason: str = Field(min_length=1, max_length=500, pattern=r"\S")
+
+
+class Matching(Reason):
+    """Which of your unfinished jobs; at least a task, a queue or an ordering key."""
+
+    task: str | None = Field(None, min_length=1, max_length=255)
+    queue: str | None = Field(None, min_length=1, max_length=100)
+    ordering_key: str | None = Field(None, min_length=1, max_length=255)
+    state: Literal["queued", "dispatched", "running"] | None = None
+    created_before: Moment = Field(None, description="Accepted before then; by default, now.")
+
+    @model_validator(mode="after")
+    def names_something(self) -> Self:
+        """A body without any of them was most likely meant otherwise."""
+        if not (self.task or self.queue or self.ordering_key):
+            raise ValueError("name a task, a queue or an ordering_key")
+        return self
+
+
+class CancelledJobs(BaseModel):
+    cancelled: int = Field(description="Waited, and will never run.")
+    asked: int = Field(description="Run, and have been asked to stop.")
+    more: bool = Field(description="Some are left: send the same request again.")
 
 
 class Accepted(BaseModel):

@@ -22,7 +22,8 @@ from django.db import connection
 
 from tasks import connections, ledger, limits, metrics
 from tasks.board import BOARD, Word
-from tasks.errors import Cancelled, Draining, InvalidPayload, LeaseLost
+from tasks.errors import Cancelled, Draining, Interrupted, InvalidPayload, LeaseLost
+from tasks.interrupt import WATCHER, Watch
 from tasks.ledger import Claim
 from tasks.links import Followers
 from tasks.payload import MAX_PAYLOAD_BYTES
@@ -74,6 +75,8 @@ class Run:
     looked_at: float = 0.0
     reported_at: float = 0.0
     transactions: int = 0  # open around the body
+    told: Interrupted | None = None  # that it must stop
+    watches: list[Watch] = field(default_factory=list)
     pause_s: float | None = None  # of the downstream, asked for inside a transaction
     pause_reason: str = ""
 
@@ -117,10 +120,39 @@ class Run:
         Raises Cancelled when that was asked for, LeaseLost when another may own the job,
         Draining when the worker stops. Let them rise.
         """
-        if BOARD.is_open:
-            self.check_board()
-        else:
-            self.check_ledger()
+        try:
+            if BOARD.is_open:
+                self.check_board()
+            else:
+                self.check_ledger()
+        except Interrupted as exc:
+            self.told = exc
+            raise
+
+    def on_interrupt(self, callback: Callable[[], object]) -> Watch:
+        """Call it once, from another thread, as soon as ``check()`` would raise.
+
+        For a blocking call that can be ended from outside::
+
+            with current_run().on_interrupt(connection.cancel_safe):
+                connection.execute(...)
+
+        What the call raises then leaves the block as Cancelled, LeaseLost or Draining. Without
+        ``with`` it is in force until the body ends. Only on a worker.
+        """
+        watch = Watch(self.must_stop, callback)
+        self.watches = [*(other for other in self.watches if not other.has_ended), watch]
+        return WATCHER.add(watch)
+
+    def must_stop(self) -> Interrupted | None:
+        """What ``check()`` would raise, as far as this worker has heard."""
+        try:
+            if BOARD.is_open:
+                self.check_board()
+        except Interrupted as exc:
+            self.told = exc
+            return exc
+        return None
 
     def check_board(self) -> None:
         notice = BOARD.read(self.claim.id, self.claim.dispatch_no)
@@ -242,6 +274,9 @@ class NoRun(Run):
     def check(self) -> None:
         return
 
+    def on_interrupt(self, callback: Callable[[], object]) -> Watch:
+        return Watch(lambda: None, callback)
+
     def downstream_key(self, name: str) -> str:
         return f"no-job:{name}"
 
@@ -280,6 +315,8 @@ def active(run: Run) -> Iterator[Run]:
     try:
         yield run
     finally:
+        for watch in run.watches:
+            watch.end()
         _active.reset(token)
 
 

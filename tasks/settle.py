@@ -10,13 +10,14 @@ import json
 import math
 import time
 import traceback as tracebacks
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
 import structlog
 from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded
-from django.db import DatabaseError
+from django.db import DatabaseError, transaction
 
 from tasks import connections, ledger, links, metrics, wake
 from tasks.board import BOARD
@@ -147,24 +148,42 @@ def lost(job_id: UUID, dispatch_no: int, task: Any, exc: BaseException) -> bool:
     """
     if BOARD.is_draining:
         return False
-    fence = ledger.fence_of_dispatch(job_id, dispatch_no)
-    if fence is None:
-        return False
-    if isinstance(exc, TimeLimitExceeded):
-        error = report_of(exc, "")
-        has_failed = ledger.fail(job_id, fence, failure=Failure.TIME_LIMIT, error=error)
-    else:
-        reason = str(exc) or type(exc).__name__
-        state = ledger.crash(job_id, fence, max_crashes=task.max_crashes, reason=reason)
-        has_failed = state == State.FAILED
+    with waiting_briefly():
+        fence = ledger.fence_of_dispatch(job_id, dispatch_no)
+        if fence is None:
+            return False
+        has_failed = end_lost(job_id, fence, task, exc)
     log.error("run_lost", job_id=str(job_id), fence=fence, error=repr(exc), failed=has_failed)
     return has_failed
 
 
+def end_lost(job_id: UUID, fence: int, task: Any, exc: BaseException) -> bool:
+    if isinstance(exc, TimeLimitExceeded):
+        error = report_of(exc, "")
+        return ledger.fail(job_id, fence, failure=Failure.TIME_LIMIT, error=error)
+    reason = str(exc) or type(exc).__name__
+    state = ledger.crash(job_id, fence, max_crashes=task.max_crashes, reason=reason)
+    return state == State.FAILED
+
+
 def terminated(job_id: UUID, dispatch_no: int, reason: str) -> bool:
     """From a pool's parent: the child was ended on request (``revoke(terminate=True)``)."""
-    fence = ledger.fence_of_dispatch(job_id, dispatch_no)
-    return fence is not None and ledger.end_cancelled(job_id, fence, reason=reason)
+    with waiting_briefly():
+        fence = ledger.fence_of_dispatch(job_id, dispatch_no)
+        return fence is not None and ledger.end_cancelled(job_id, fence, reason=reason)
+
+
+@contextmanager
+def waiting_briefly() -> Iterator[None]:
+    """The loop of a worker stands still meanwhile. Raises OperationalError then, and the lease
+    ends: the relay sees to it.
+
+    A child that died in a long statement leaves its row locked until PostgreSQL, which does not
+    notice before, has ended that statement.
+    """
+    with transaction.atomic():
+        ledger.set_lock_timeout(str(ledger.LOCK_TIMEOUT_MS))
+        yield
 
 
 def report_of(exc: BaseException, traceback: str, run: Run = NO_RUN) -> ErrorReport:

@@ -6,7 +6,15 @@ from typing import Any
 
 from celery import Celery, signals
 
-from tasks import connections, drain, heartbeat, masking, redis_transport, worker_options
+from tasks import (
+    connections,
+    drain,
+    heartbeat,
+    masking,
+    rabbitmq_transport,
+    redis_transport,
+    worker_options,
+)
 from tasks.calls import send_jobs_to_the_ledger
 
 DEFAULTS = {
@@ -27,6 +35,7 @@ def install(app: Celery) -> None:
     app.control_cls = "tasks.control.LedgerControl"
     send_jobs_to_the_ledger(app)
     redis_transport.install()
+    rabbitmq_transport.install()
     connections.install(app)
     worker_options.install(app)
     drain.install(app)

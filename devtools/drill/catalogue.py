@@ -5,6 +5,7 @@ from __future__ import annotations
 from devtools.drill.drills import (
     broker_mute,
     broker_restart,
+    cancel,
     clock_jump,
     connection_drop,
     cutover,
@@ -46,5 +47,6 @@ DRILLS = {
         limit,
         ordering,
         fairness,
+        cancel,
     )
 }

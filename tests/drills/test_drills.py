@@ -23,6 +23,7 @@ PLAYED = {
     "broker-restart": 120,
     "duplicate-delivery": 80,
     "relay-killed": 120,
+    "cancel": 160,
 }
 # Each takes its time, or is like one above: CI leaves them to those who name them.
 PLAYED_LONG = {

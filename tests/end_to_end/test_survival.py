@@ -15,7 +15,7 @@ from tasks.enqueue import enqueue
 from tasks.models import Attempt, Job, Output, Step, Worker
 from tasks.states import State
 from tests import surviving_tasks
-from tests.broker import Corner, Trace, execute, trace_table
+from tests.broker import Corner, Trace, corner_of, execute, on_each_broker, trace_table
 from tests.processes import relay, wait_until, worker
 
 TASKS = ("-I", "tests.surviving_tasks")
@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.timeout(110), pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture
-def corner() -> Iterator[Corner]:
-    corner = Corner()
+def corner(request: pytest.FixtureRequest) -> Iterator[Corner]:
+    corner = corner_of(getattr(request, "param", "redis"))
     yield corner
     corner.clear()
 
@@ -49,6 +49,7 @@ def begins(trace: Trace, note: str, times: int = 1, *, within_s: float = 40.0) -
     wait_until(lambda: trace.notes.count(note) >= times, within_s=within_s, what=f"{note} begins")
 
 
+@on_each_broker
 def test_a_job_whose_worker_was_killed_starts_again_within_two_leases(
     corner: Corner, trace: Trace
 ) -> None:

@@ -561,7 +561,7 @@ def test_a_session_without_a_database_is_503_too() -> None:
 def test_the_schema_is_open_and_describes_every_call(client: Client) -> None:
     schema = client.get("/api/openapi.json").json()
     assert {
-        "/api/jobs", "/api/jobs/{job_id}", "/api/jobs/{job_id}/cancel",
+        "/api/jobs", "/api/jobs/cancel", "/api/jobs/{job_id}", "/api/jobs/{job_id}/cancel",
         "/api/jobs/{job_id}/replay", "/api/jobs/{job_id}/outputs", "/api/queues",
         "/api/workers", "/api/workers/{name}", "/api/limits", "/api/pauses",
     } == set(schema["paths"])  # fmt: skip

@@ -42,18 +42,18 @@ def rehearse(scene: Scene) -> None:
 def submit(scene: Scene, ours: Sequence[Order], others: dict[str, int]) -> list[Answer]:
     """One each second while the others keep every slot busy; then theirs are called off."""
     for tenant, number in others.items():
-        backlog(scene, tenant, str(number), str(SECONDS))
+        enqueue_backlog(scene, tenant, number)
     before = len(scene.answers)
     with scene.traffic(ours):
         pass
     for tenant in others:
-        backlog(scene, "cancel", tenant)
+        scene.stack.manage("cancel", "--tenant", tenant, "--reason", "the half is over")
     return scene.answers[before:]
 
 
-def backlog(scene: Scene, *arguments: str) -> None:
+def enqueue_backlog(scene: Scene, tenant: str, number: int) -> None:
     subprocess.run(
-        [sys.executable, "-m", "devtools.drilled.backlog", *arguments],
+        [sys.executable, "-m", "devtools.drilled.backlog", tenant, str(number), str(SECONDS)],
         cwd=ROOT,
         env=scene.stack.env,
         timeout=BACKLOG_WITHIN_S,
