@@ -146,7 +146,7 @@ def rate_of_task(name: str) -> Rate | None:
     if task is None:
         say_unknown(name)
         return None
-    return rate_of(task.rate_limit)
+    return rate_of(getattr(task, "own_rate_limit", None))
 
 
 @cache

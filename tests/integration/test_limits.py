@@ -37,8 +37,12 @@ LIMITED, MAILS, FREE = (TOPOLOGY.queue(name) for name in ("limited", "mail", "de
 MANY = Slots(1_000, 1_000)
 
 
-@shared_task(base=LedgerTask, name="limits.plain")
-def plain(note: str) -> None: ...
+@shared_task(base=LedgerTask, name="limits.slowly", rate_limit="6/m")
+def slowly(note: str) -> None: ...
+
+
+@shared_task(base=LedgerTask, name="limits.quickly", rate_limit="10/s", queue="limited")
+def quickly(note: str) -> None: ...
 
 
 @pytest.fixture(autouse=True)
@@ -54,8 +58,8 @@ def waiting(count: int, **fields: Any) -> None:
         job_row(**{"queue": "limited", "task": "t.limited", "idempotency_key": f"k{n}"} | fields)
 
 
-def go(queue: Queue = LIMITED) -> list[Dispatched]:
-    return dispatch(TOPOLOGY, queue, MANY)
+def go(queue: Queue = LIMITED, lane: str = "") -> list[Dispatched]:
+    return dispatch(TOPOLOGY, queue, MANY, lane=lane)
 
 
 def limit() -> Limit:
@@ -141,29 +145,27 @@ def test_a_queue_without_downstream_costs_no_statement(
         limits.spend(FREE, "", [Dispatched(UUID(int=1), "t", 1)])
 
 
-def test_a_task_with_a_rate_of_its_own_has_a_row_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(plain, "rate_limit", "6/m")
-    assert limits.grant(FREE, "limits.plain", 4) == 1
-    limits.spend(FREE, "limits.plain", [Dispatched(UUID(int=1), "limits.plain", 1)])
-    assert limits.grant(FREE, "limits.plain", 4) == 0
-    assert limits.grant(FREE, "", 4) == 4
+def test_a_task_with_a_rate_of_its_own_delays_nobody_else_and_keeps_its_rate() -> None:
+    enqueue_many(slowly, [{"note": str(n)} for n in range(4)])
+    job_row()
+    assert len(go(FREE, "limits.slowly")) == 1
+    assert go(FREE, "limits.slowly") == []
+    assert len(go(FREE)) == 1
     pass_time(9.0)
-    assert limits.grant(FREE, "limits.plain", 4) == 0
+    assert go(FREE, "limits.slowly") == []
     pass_time(1.5)
-    assert limits.grant(FREE, "limits.plain", 4) == 1
-    assert Limit.objects.get().name == "task:limits.plain"
+    assert len(go(FREE, "limits.slowly")) == 1
+    assert Limit.objects.get().name == "task:limits.slowly"
 
 
-def test_a_lane_obeys_its_downstream_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "rate_limit", "10/s")
-    jobs = [Dispatched(UUID(int=n), "limits.plain", 1) for n in range(10)]
-    assert limits.grant(LIMITED, "limits.plain", 99) == 10
-    limits.spend(LIMITED, "limits.plain", jobs)
-    assert limits.grant(LIMITED, "", 99) == pytest.approx(40, abs=3)
+def test_a_lane_obeys_its_downstream_as_well() -> None:
+    enqueue_many(quickly, [{"note": str(n)} for n in range(30)])
+    waiting(90)
+    assert len(go(LIMITED, "limits.quickly")) == 10
+    assert len(go()) == pytest.approx(40, abs=5)
     limits.pause("downstream:bank", 60, "")
-    assert limits.grant(LIMITED, "limits.plain", 99) == 0
+    execute("DELETE FROM tasks_limit WHERE name LIKE 'task:%%'")
+    assert go(LIMITED, "limits.quickly") == []
 
 
 # --- pause until -------------------------------------------------------------------------
