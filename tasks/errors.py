@@ -2,6 +2,10 @@
 
 TasksError
 ├── Rejected            not accepted now; try again after ``retry_after`` seconds
+│   └── PoolFull        by an in-process pool whose line is full
+├── PoolClosed          an in-process pool takes nothing more
+├── DeadlinePassed      it could not have started before its deadline
+├── Discarded           a pool stopped and left this work undone
 ├── KeyConflict         the idempotency key names another request
 ├── InvalidKey          the idempotency key cannot be stored
 ├── InvalidPayload      the payload cannot be stored, or does not fit the task
@@ -33,6 +37,22 @@ class Rejected(TasksError):
         super().__init__(f"{reason}; try again in {retry_after} s")
         self.reason = reason
         self.retry_after = retry_after
+
+
+class PoolFull(Rejected):
+    """The pool has no room, or gave the place to more important work."""
+
+
+class PoolClosed(TasksError):
+    """The pool stops or has stopped; the message says why."""
+
+
+class DeadlinePassed(TasksError):
+    """The work was refused, or left the line, because its deadline had passed."""
+
+
+class Discarded(TasksError):
+    """The pool stopped before the work began, or while it could not be interrupted."""
 
 
 class KeyConflict(TasksError):
