@@ -56,7 +56,8 @@ class PoolMachine(RuleBasedStateMachine):
                 assert has_room or outranks
             except PoolFull:
                 assert not self.is_closed
-                assert not (has_room or outranks)
+                assert not has_room
+                assert not outranks
             except PoolClosed:
                 assert self.is_closed
             if settles:
