@@ -258,7 +258,6 @@ class WorkerPool:
                 self._line.task_done()
 
     async def _run(self, ticket: Ticket[Any]) -> None:
-        self._forget_deadline(ticket)
         task = ticket.begin(self._now())
         self._running.add(ticket)
         try:

@@ -13,9 +13,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 OTHER = "3.12" if sys.version_info >= (3, 13) else "3.13"
-WITHIN_S = 110
+# The suite takes seconds; a cold cache of uv and a busy machine take the rest.
+WITHIN_S = 280
 
 
+@pytest.mark.timeout(WITHIN_S + 20)
 def test_the_pool_keeps_its_contract_on_the_other_python() -> None:
     uv = os.environ.get("UV") or shutil.which("uv")
     assert uv is not None
@@ -28,7 +30,9 @@ def test_the_pool_keeps_its_contract_on_the_other_python() -> None:
     }
     for inherited in ("UV_PYTHON", "VIRTUAL_ENV", "PYTEST_ADDOPTS"):
         env.pop(inherited, None)
-    found = subprocess.run([uv, "python", "find", OTHER], env=env, capture_output=True, text=True)
+    found = subprocess.run(
+        [uv, "python", "find", OTHER], env=env, capture_output=True, text=True, check=False
+    )
     if found.returncode and not os.environ.get("CI"):
         pytest.skip(f"there is no Python {OTHER} here: {found.stderr.strip()}")
     suite = subprocess.run(
@@ -44,6 +48,7 @@ def test_the_pool_keeps_its_contract_on_the_other_python() -> None:
         stderr=subprocess.STDOUT,
         text=True,
         timeout=WITHIN_S,
+        check=False,
     )
     assert suite.returncode == 0, suite.stdout
     assert " passed" in suite.stdout

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 import pytest
+from structlog.testing import capture_logs
 
 from tasks.errors import Discarded, Draining, PoolClosed
 from tasks.pool import StopReport, Ticket, TicketState, Token, WorkerPool
@@ -129,7 +130,11 @@ async def test_an_interrupted_work_may_clean_up_undisturbed() -> None:
     pool = WorkerPool(slots=1, capacity=1, name="pool")
     await pool.submit("job", cleans_up)
     await turns()
-    await asyncio.gather(*(pool.abort("again and again", deadline=10.0) for _ in range(3)))
+    stops = []
+    for _ in range(3):
+        stops.append(asyncio.ensure_future(pool.abort("again and again", deadline=10.0)))
+        await turns()
+    await asyncio.gather(*stops)
     assert cleaned == ["yes"]
 
 
@@ -326,6 +331,37 @@ async def test_an_exception_that_leaves_the_block_aborts() -> None:
     assert report.reason == "ValueError: outside"
     assert report.discarded == ("job",)
     assert gate.begun == []
+
+
+# What is said of it
+
+
+@on_a_loop
+async def test_the_log_tells_a_closed_pool_a_cancelled_caller_and_a_cancelled_worker_apart() -> (
+    None
+):
+    gate = Gate()
+    with capture_logs() as logs:
+        pool = WorkerPool(slots=1, capacity=1, name="pool")
+        for work in (gate.stubborn, quick):
+            await pool.submit("job", work)
+        caller = asyncio.ensure_future(pool.submit("no room", quick, wait=20.0))
+        await turns()
+        caller.cancel()
+        await asyncio.wait({caller})
+        await pool.abort("told to", deadline=0.01)
+        gate.opened.set()
+        await turns()
+    told = [entry["event"] for entry in logs]
+    assert told == [
+        "submitter_cancelled", "pool_closed", "work_left_behind", "pool_stopped", "work_ended_late",
+    ]  # fmt: skip
+    with capture_logs() as logs:
+        pool = WorkerPool(slots=1, capacity=1, name="pool")
+        pool.start()
+        pool._workers[0].cancel()
+        await turns()
+    assert [entry["event"] for entry in logs] == ["worker_cancelled", "pool_closed"]
 
 
 # The bookkeeping of the line
