@@ -7,7 +7,7 @@ BANK = Downstream("bank", max_concurrency=20)
 
 DEFAULT = Queue("default", processes=2, time_limit=300, drain=20)
 PAYMENTS = Queue("payments", downstream=BANK, replicas=4, time_limit=60, drain=20)
-WEBHOOKS = Queue("webhooks", replicas=2, processes=4, time_limit=30)
+WEBHOOKS = Queue("webhooks", replicas=2, slots=100, time_limit=30)
 BULK = Queue("bulk", replicas=2, processes=2, time_limit=300)
 
 TOPOLOGY = Topology.of([DEFAULT, PAYMENTS, WEBHOOKS, BULK])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import inspect
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
+from tasks.coroutines import run_coroutine
 from tasks.keys import check_template
 from tasks.topology import RATE
 
@@ -97,6 +97,6 @@ def run_coroutines(task: Any) -> None:
 
     @wraps(body)
     def run(*args: Any, **kwargs: Any) -> Any:
-        return asyncio.run(body(*args, **kwargs))
+        return run_coroutine(partial(body, *args, **kwargs))
 
     task.run = staticmethod(run) if isinstance(given, staticmethod) else run

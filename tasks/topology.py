@@ -67,6 +67,8 @@ class Queue:
     """Jobs that share a downstream, and how many of them run at once.
 
     ``processes`` per replica follow from the downstream's limit unless given.
+    ``slots``: threads of one process instead, for jobs that wait: ``async def`` tasks share its
+    event loop.
     ``time_limit``: seconds, the hard limit of a run. ``drain``: seconds a stopping worker waits.
     ``lease``: seconds. ``retention``: how long a finished job, and with it its key, is kept; a
     week, because a bug shipped on Friday must survive the weekend.
@@ -81,6 +83,7 @@ class Queue:
     downstream: Downstream | None = None
     replicas: int = 1
     processes: int | None = None
+    slots: int | None = None
     time_limit: int = 300
     drain: int = 20
     lease: float = LEASE_S
@@ -92,6 +95,8 @@ class Queue:
     max_running_per_tenant: int | None = None
 
     def __post_init__(self) -> None:
+        if self.slots is not None and self.processes is not None:
+            raise ValueError(f"queue {self.name}: give processes or slots, not both")
         if self.concurrency < 1:
             limit = self.downstream.max_concurrency if self.downstream else None
             raise ValueError(
@@ -101,7 +106,9 @@ class Queue:
 
     @property
     def concurrency(self) -> int:
-        """Processes of one replica."""
+        """Runs of one replica at once: its processes, or the slots of its only one."""
+        if self.slots is not None:
+            return self.slots
         if self.processes is not None:
             return self.processes
         if self.downstream is None or self.downstream.max_concurrency is None:

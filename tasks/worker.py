@@ -37,6 +37,8 @@ def install(app: Celery) -> None:
 
 def cure_the_pool(**_: Any) -> None:
     """Imported in workers only: a web server has no use for what comes along."""
-    from tasks import prefork
+    from tasks import coroutines, prefork, task_stack
 
     prefork.install()
+    task_stack.install()
+    coroutines.install()
