@@ -7,10 +7,14 @@ child never uses one of its parent's (Celery's own fix-up drops those).
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 import structlog
@@ -23,6 +27,8 @@ from django.db import (
     connections,
 )
 from psycopg.pq import TransactionStatus
+
+from tasks.topology import SLOT_CONNECTIONS
 
 log = structlog.get_logger(__name__)
 
@@ -84,8 +90,21 @@ def reconnecting[T](function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 def persisting[T](function: Callable[..., T], *args: Any, deadline_s: float, **kwargs: Any) -> T:
-    """Like ``reconnecting``, again and again while the database is away, for ``deadline_s``."""
+    """Like ``reconnecting``, again and again while the database is away, for ``deadline_s``.
+
+    In a worker of threads on one of the shared connections, unless it belongs to a transaction.
+    """
     ends_at = time.monotonic() + deadline_s
+    if _clerks is None or connections[DEFAULT_DB_ALIAS].in_atomic_block or is_on_a_loop():
+        return persisting_here(function, ends_at, *args, **kwargs)
+    # In the caller's context, so that what is logged there names the job.
+    call: Callable[[], T] = partial(
+        copy_context().run, persisting_here, function, ends_at, *args, **kwargs
+    )
+    return _clerks.submit(call).result()
+
+
+def persisting_here[T](function: Callable[..., T], ends_at: float, *args: Any, **kwargs: Any) -> T:
     pause_s = FIRST_PAUSE_S
     while True:
         try:
@@ -96,6 +115,24 @@ def persisting[T](function: Callable[..., T], *args: Any, deadline_s: float, **k
             log.warning("database_away", error=str(error), next_try_s=pause_s)
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+
+_clerks: ThreadPoolExecutor | None = None
+
+
+def share() -> None:
+    """From now on ``persisting`` uses a few connections for all threads of this process."""
+    global _clerks  # noqa: PLW0603  # the connections of a process
+    _clerks = ThreadPoolExecutor(SLOT_CONNECTIONS, thread_name_prefix="ledger")
+
+
+def is_on_a_loop() -> bool:
+    """Whether a wait would stop all coroutines of this thread; Django refuses it then."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def clean_up(expected: int) -> bool:

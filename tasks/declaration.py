@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import inspect
-from collections.abc import Awaitable
 from functools import partial, wraps
 from typing import Any
 
+from tasks.coroutines import run_coroutine
 from tasks.keys import check_template
-from tasks.run import current_run
 from tasks.topology import RATE
 
 LIMIT = (
@@ -99,14 +97,6 @@ def run_coroutines(task: Any) -> None:
 
     @wraps(body)
     def run(*args: Any, **kwargs: Any) -> Any:
-        return asyncio.run(cancelled_with_its_run(body(*args, **kwargs)))
+        return run_coroutine(partial(body, *args, **kwargs))
 
     task.run = staticmethod(run) if isinstance(given, staticmethod) else run
-
-
-async def cancelled_with_its_run[T](body: Awaitable[T]) -> T:
-    """A coroutine that waits gets a CancelledError where a plain body would look with check()."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    with current_run().on_interrupt(partial(loop.call_soon_threadsafe, task.cancel)):
-        return await body

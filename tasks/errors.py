@@ -2,7 +2,11 @@
 
 TasksError
 ├── Rejected            not accepted now; try again after ``retry_after`` seconds
-│   └── QueueClosed     an operator closed the queue for maintenance
+│   ├── QueueClosed     an operator closed the queue for maintenance
+│   └── PoolFull        by an in-process pool whose line is full
+├── PoolClosed          an in-process pool takes nothing more
+├── DeadlinePassed      it could not have started before its deadline
+├── Discarded           a pool stopped and left this work undone
 ├── KeyConflict         the idempotency key names another request
 ├── InvalidKey          the idempotency key cannot be stored
 ├── InvalidPayload      the payload cannot be stored, or does not fit the task
@@ -41,6 +45,22 @@ class Rejected(TasksError):
 
 class QueueClosed(Rejected):
     """Nothing is accepted for this queue until an operator opens it again."""
+
+
+class PoolFull(Rejected):
+    """The pool has no room, or gave the place to more important work."""
+
+
+class PoolClosed(TasksError):
+    """The pool stops or has stopped; the message says why."""
+
+
+class DeadlinePassed(TasksError):
+    """The work was refused, or left the line, because its deadline had passed."""
+
+
+class Discarded(TasksError):
+    """The pool stopped before the work began, or while it could not be interrupted."""
 
 
 class KeyConflict(TasksError):

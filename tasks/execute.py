@@ -17,13 +17,14 @@ from uuid import UUID
 import structlog
 from billiard.einfo import ExceptionInfo
 from celery.app.trace import TraceInfo, trace_ok_t
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded
 from celery.states import IGNORED, REJECTED
 from celery.utils.saferepr import saferepr
 from django.db import DatabaseError, transaction
 
 from tasks import adopt, connections, inline, ledger, links, settle
 from tasks.board import BOARD
+from tasks.coroutines import HardLimit
 from tasks.errors import (
     Cancelled,
     Draining,
@@ -185,6 +186,8 @@ def call_body(task: Any, args: Any, kwargs: Any) -> Any:
         raise
     except asyncio.CancelledError as exc:
         raise RuntimeError("the body was cancelled by its own event loop") from exc
+    except HardLimit as exc:
+        raise TimeLimitExceeded(exc.seconds) from exc
     except RetryAfter as exc:
         pause_for(run, exc)
         raise task.retry(exc=exc, countdown=exc.seconds) from exc

@@ -63,7 +63,7 @@ def failed(run: Run, exc: BaseException, traceback: str) -> bool:
         run,
         Outcome.FAILED,
         ledger.fail,
-        failure=failure_of(run),
+        failure=failure_of(run, exc),
         error=report_of(exc, traceback, run),
         dead_letter=getattr(exc, "dead_letter", True),
     )
@@ -199,7 +199,9 @@ def bounded(delay_s: float) -> float:
     return 0.0 if math.isnan(delay_s) else min(max(delay_s, 0.0), LONGEST_DELAY_S)
 
 
-def failure_of(run: Run) -> Failure:
+def failure_of(run: Run, exc: BaseException) -> Failure:
+    if isinstance(exc, TimeLimitExceeded):
+        return Failure.TIME_LIMIT
     return Failure.EXHAUSTED if run.exhausted else Failure.ERROR
 
 

@@ -28,6 +28,7 @@ from tasks.errors import RetryAfter, TasksError
 from tasks.execute import call_body, execute, is_running
 from tasks.results import LedgerBackend
 from tasks.run import NO_RUN, current_run
+from tasks.task_stack import ContextStack
 
 
 class LedgerTask(Task[Any, Any]):
@@ -96,6 +97,9 @@ class LedgerTask(Task[Any, Any]):
         check_declaration(cls)
         run_coroutines(cls)
         send_jobs_to_the_ledger(app)
+        # Coroutines share a thread: each sees the request of its own job.
+        stack: Any = ContextStack(f"{cls.name}.request")
+        cls.request_stack = stack
 
     # --- enqueue ----------------------------------------------------------------------
 

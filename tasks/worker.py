@@ -48,9 +48,11 @@ def install(app: Celery) -> None:
 
 def cure_the_pool(**_: Any) -> None:
     """Imported in workers only: a web server has no use for what comes along."""
-    from tasks import prefork
+    from tasks import coroutines, prefork, task_stack
 
     prefork.install()
+    task_stack.install()
+    coroutines.install()
 
 
 def stay_at_home(**_: Any) -> None:

@@ -1,0 +1,1 @@
+"""The contract of the in-process pool. Needs no Django: it runs on every supported Python."""
