@@ -18,7 +18,12 @@ from tasks.enqueue import Enqueued, Item, accept, resolve
 from tasks.errors import InvalidKey, InvalidPayload, UnknownTask
 from tasks.keys import check_key
 from tasks.ledger import Selection
-from tasks.long_poll import wait_until, wait_until_finished, wished_wait_s
+from tasks.long_poll import (
+    NO_SEAT_RETRY_AFTER_S,
+    wait_until,
+    wait_until_finished,
+    wished_wait_s,
+)
 from tasks.models import Job
 from tasks.outputs import read_outputs
 from tasks.paging import Place, Window, read_page
@@ -117,10 +122,16 @@ def enqueue_job(
             description="Your name for this intent. Required, unless the task makes its own.",
         ),
     ] = None,
+    prefer: Annotated[
+        str | None, Header(description="wait=N: where there is no room, wait N s for some.")
+    ] = None,
 ) -> Status[Accepted]:
     """The same key and payload again is the same job: 200 in place of 202."""
     caller = caller_with(request, Scope.ENQUEUE)
-    answer = accept_for(caller, job, idempotency_key)
+    wait_s = wished_wait_s(prefer)
+    answer = accept_for(caller, job, idempotency_key, wait_s=wait_s)
+    if wait_s:
+        response["Preference-Applied"] = f"wait={wait_s}"
     response["Location"] = f"{request.path}/{answer.job_id}"
     if not answer.created:
         response["Idempotent-Replayed"] = "true"
@@ -128,7 +139,7 @@ def enqueue_job(
     return Status(202 if answer.created else 200, accepted)
 
 
-def accept_for(caller: Caller, job: NewJob, key: str | None) -> Enqueued:
+def accept_for(caller: Caller, job: NewJob, key: str | None, *, wait_s: float = 0.0) -> Enqueued:
     """The tenant is the caller's, whatever the body says."""
     task = task_for(caller, job.task)
     if key is not None:
@@ -145,7 +156,7 @@ def accept_for(caller: Caller, job: NewJob, key: str | None) -> Enqueued:
         ordering_key=job.ordering_key,
     )
     try:
-        return accept(task, item)
+        return accept(task, item, wait_s=wait_s)
     except InvalidPayload as error:
         raise in_the_body(error) from error
     except InvalidKey as error:  # the caller's has passed above
@@ -222,8 +233,8 @@ def read_job(
     caller = caller_with(request, Scope.READ)
     found = visible(caller, job_id)
     wait_s = wished_wait_s(prefer)
-    if wait_s and wait_until_finished(found, wait_s):
-        response["Preference-Applied"] = f"wait={wait_s}"
+    if wait_s:
+        say_whether_waited(response, wait_s, wait_until_finished(found, wait_s))
     job = jobs_of(caller).only(*DETAIL_FIELDS).filter(pk=found).first()
     if job is None:
         raise not_found("There is no such job.")
@@ -262,6 +273,14 @@ def list_queues(request: HttpRequest) -> list[QueueOut]:
     return [
         QueueOut.of(load, paused.get(load.name), known.get(load.name)) for load in queue_loads()
     ]
+
+
+def say_whether_waited(response: HttpResponse, wait_s: int, waited: bool) -> None:
+    """An answer given at once, for want of a seat, must not look like the end of a wait."""
+    if waited:
+        response["Preference-Applied"] = f"wait={wait_s}"
+    else:
+        response["Retry-After"] = str(NO_SEAT_RETRY_AFTER_S)
 
 
 def jobs_of(caller: Caller) -> QuerySet[Job]:
@@ -331,8 +350,9 @@ def read_worker(
     caller = caller_with(request, Scope.OPERATE)
     known_worker(name)
     wait_s = wished_wait_s(prefer) if safe_to_stop else 0
-    if wait_s and wait_until(lambda: known_worker(name).is_safe, wait_s):
-        response["Preference-Applied"] = f"wait={wait_s}"
+    if wait_s:
+        waited = wait_until(lambda: known_worker(name).is_safe, wait_s)
+        say_whether_waited(response, wait_s, waited)
     tenant = None if caller.every_tenant else caller.tenant
     return WorkerDetail.seen_by(tenant, known_worker(name))
 

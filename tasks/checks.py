@@ -146,7 +146,7 @@ def rabbitmq_lets_every_run_end(app_configs: Any, **kwargs: Any) -> Sequence[Che
     return [
         Warning(
             f"The queue {queue.name!r} lets a run last {queue.time_limit} s and drain for "
-            f"{queue.drain} s; RabbitMQ closes the channel of a worker that holds a message for "
+            f"{queue.drain_s} s; RabbitMQ closes the channel of a worker that holds a message for "
             f"more than {RABBITMQ_WAITS_S} s.",
             hint="Its consumer_timeout must be longer, in milliseconds: in rabbitmq.conf, or from "
             "RabbitMQ 3.12 on in a policy for this queue. Then silence tasks.W003.",
@@ -154,7 +154,7 @@ def rabbitmq_lets_every_run_end(app_configs: Any, **kwargs: Any) -> Sequence[Che
             id="tasks.W003",
         )
         for queue in topology().queues.values()
-        if queue.time_limit + queue.drain > RABBITMQ_WAITS_S
+        if queue.time_limit + queue.drain_s > RABBITMQ_WAITS_S
     ]
 
 

@@ -2,6 +2,7 @@
 
 TasksError
 ├── Rejected            not accepted now; try again after ``retry_after`` seconds
+│   └── QueueClosed     an operator closed the queue for maintenance
 ├── KeyConflict         the idempotency key names another request
 ├── InvalidKey          the idempotency key cannot be stored
 ├── InvalidPayload      the payload cannot be stored, or does not fit the task
@@ -29,10 +30,17 @@ class Rejected(TasksError):
     """The job was not accepted. Inside a task body it is a snooze."""
 
     def __init__(self, reason: str, retry_after: int = 1) -> None:
-        """``retry_after``: whole seconds, at least 1."""
+        """``reason``: where admission refused, a ``tasks.states.Refusal``.
+
+        ``retry_after``: whole seconds, at least 1.
+        """
         super().__init__(f"{reason}; try again in {retry_after} s")
         self.reason = reason
         self.retry_after = retry_after
+
+
+class QueueClosed(Rejected):
+    """Nothing is accepted for this queue until an operator opens it again."""
 
 
 class KeyConflict(TasksError):

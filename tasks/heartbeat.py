@@ -22,6 +22,7 @@ from celery.worker import state
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connection
 
+from tasks import pulse
 from tasks.board import BOARD
 from tasks.connections import bounded
 from tasks.health import RelayWatch
@@ -90,10 +91,16 @@ class Heartbeat(bootsteps.StartStopStep):
             BOARD.open()
             self.beater = Beater(consumer.hostname, known_tasks(consumer.app))
         self.connected += 1
+        self.beater.is_disconnected = False
         turned = self.turned(consumer)
         turned()
         self.timer_entry = consumer.timer.call_repeatedly(TURN_S, turned)
         self.beater.start()
+
+    def stop(self, consumer: Any) -> None:
+        """The broker is lost, or the worker stops."""
+        if self.beater is not None:
+            self.beater.is_disconnected = True
 
     def shutdown(self, consumer: Any) -> None:
         """The pool has ended: nothing runs here any more."""
@@ -134,6 +141,8 @@ class Beater:
         self.tasks = tasks
         self.turning = Turning()
         self.draining = False
+        # Without a broker the loop cannot turn, and a restart would only end what runs.
+        self.is_disconnected = False
         self._ending = False
         self._awake = threading.Event()
         self._thread = threading.Thread(target=self._work, name="heartbeat", daemon=True)
@@ -179,6 +188,8 @@ class Beater:
                 # Cleared first: a flag that is set during the beat makes the next one come at once.
                 self._awake.clear()
                 self._guarded(self._renew)
+                if self.draining or self.is_disconnected or not self.turning.hangs:
+                    pulse.give("alive")
                 # A draining worker has no loop any more, but its runs are alive.
                 if self._is_due and (self.draining or not self.turning.hangs):
                     self._guarded(self._beat)
@@ -234,6 +245,7 @@ class Beater:
         if self._reachable is False:
             log.info("heartbeat_found_database", worker=self.name)
         self._reachable = True
+        pulse.give("ready")
 
     def _say_goodbye(self) -> None:
         try:

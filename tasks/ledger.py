@@ -1,4 +1,4 @@
-"""Every change of a job, in the order of its life.
+"""Every change of a job after it was accepted (``accept.py``), in the order of its life.
 
 Each function is one conditional statement and returns whether it happened (or the row it
 won). "Somebody else was faster" is a normal answer. The state, the dispatch number or the
@@ -9,7 +9,6 @@ Callers own the transaction; without one, each statement commits by itself.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,201 +27,9 @@ from tasks.turns import Shares
 ERROR_MESSAGE_MAX = 10_000  # characters
 TRACEBACK_MAX = 50_000  # characters; the end is kept, it names the cause
 HOLD_REASON_MAX = 200  # characters
-
-
-# --- accept -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class NewJob:
-    """A checked job that is about to be accepted. JSON fields are text."""
-
-    id: UUID
-    task: str
-    queue: str
-    tenant: str
-    key: str
-    fingerprint: str
-    payload: str
-    headers: str | None = None
-    priority: int = 0
-    run_at: Any = None
-    start_by: Any = None
-    ordering_key: str | None = None
-    lane: str = ""
-
-    @property
-    def payload_data(self) -> Any:
-        return json.loads(self.payload)
-
-
-@dataclass(frozen=True)
-class Owner:
-    """The job that has a key already."""
-
-    id: UUID
-    task: str
-    queue: str
-    state: State
-    fingerprint: str
-    payload: Any
-    finished_at: datetime | None
-
-    @classmethod
-    def first(cls, rows: Sequence[tuple[Any, ...]]) -> Owner | None:
-        if not rows:
-            return None
-        job_id, task, queue, state, *rest = rows[0]
-        return cls(job_id, task, queue, State(state), *rest)
-
-
-COLUMNS = {
-    "id": "uuid",
-    "task": "text",
-    "queue": "text",
-    "tenant": "text",
-    "idempotency_key": "text",
-    "fingerprint": "text",
-    "payload": "json",
-    "headers": "json",
-    "priority": "int",
-    "run_at": "timestamptz",
-    "start_by": "timestamptz",
-    "ordering_key": "text",
-    "lane": "text",
-}
 # Milliseconds for which a racer waits until the other's transaction ends. Set by the
 # statement itself, so it costs no round trip.
 LOCK_TIMEOUT_MS = 2000
-INSERT = (
-    "WITH patience AS MATERIALIZED (SELECT set_config('lock_timeout', %s, true))"
-    f" INSERT INTO tasks_job ({', '.join(COLUMNS)}, due, seq, hold_reason)"
-    " SELECT id, task, queue, tenant, idempotency_key, fingerprint, payload, headers, priority,"
-    " coalesce(run_at, clock_timestamp()), start_by, ordering_key, lane,"
-    " coalesce(run_at <= clock_timestamp(), true), seq, {hold} FROM patience, "
-)
-UNFINISHED_OF_KEY = (
-    "queue = {of}.queue AND tenant = {of}.tenant AND ordering_key = {of}.ordering_key"
-    " AND state IN ('queued', 'dispatched', 'running')"
-)
-# Two racers may both find nobody before them: the relay looks again before it dispatches.
-IN_ORDER = (
-    "CASE WHEN ordering_key IS NOT NULL AND ("
-    "row_number() OVER (PARTITION BY queue, tenant, ordering_key ORDER BY seq) > 1 OR EXISTS ("
-    f"SELECT FROM tasks_job WHERE {UNFINISHED_OF_KEY.format(of='given')}))"
-    f" THEN '{Hold.ORDER}' ELSE '' END"
-)
-ONE = ", ".join(f"%s::{kind}" for kind in COLUMNS.values())
-MANY = ", ".join(f"%s::{kind}[]" for kind in COLUMNS.values())
-GIVEN = f"AS given({', '.join(COLUMNS)})"
-
-
-def values_of(job: NewJob) -> list[Any]:
-    return [
-        job.id, job.task, job.queue, job.tenant, job.key, job.fingerprint, job.payload,
-        job.headers, job.priority, job.run_at, job.start_by, job.ordering_key, job.lane,
-    ]  # fmt: skip
-
-
-def insert_into(jobs: Sequence[NewJob]) -> str:
-    """Looking for older jobs of an ordering key is for those who have one."""
-    return INSERT.format(hold=IN_ORDER if any(job.ordering_key for job in jobs) else "''")
-
-
-def accept(job: NewJob) -> bool:
-    """Insert the job unless its key or id is taken. False: read back who has it."""
-    return bool(
-        execute(
-            f"{insert_into([job])}"
-            f" (SELECT *, nextval('tasks_job_seq') AS seq FROM (VALUES ({ONE})) {GIVEN})"
-            " AS given ON CONFLICT DO NOTHING",
-            [str(LOCK_TIMEOUT_MS), *values_of(job)],
-        )
-    )
-
-
-def accept_many(jobs: Sequence[NewJob]) -> set[UUID]:
-    """Insert what is new, in one statement; the ids that were inserted.
-
-    Numbered in the given order, inserted in key order: two callers with the same keys wait for
-    each other, not in a circle.
-    """
-    columns = [list(column) for column in zip(*map(values_of, jobs), strict=True)]
-    rows = fetch(
-        f"{insert_into(jobs)}"
-        f" (SELECT *, nextval('tasks_job_seq') AS seq FROM unnest({MANY}) {GIVEN}) AS given"
-        " ORDER BY tenant, idempotency_key ON CONFLICT DO NOTHING RETURNING id",
-        [str(LOCK_TIMEOUT_MS), *columns],
-    )
-    return {row[0] for row in rows}
-
-
-OWNER = "SELECT id, task, queue, state, fingerprint, payload, finished_at FROM tasks_job"
-
-
-def owner_of(job: NewJob) -> Owner | None:
-    """Who has the key, or the id, of a job that was not inserted. None: nobody any more."""
-    return Owner.first(
-        fetch(
-            f"{OWNER} WHERE tenant = %s AND idempotency_key = %s"
-            f" UNION ALL {OWNER} WHERE id = %s AND tenant = %s LIMIT 1",
-            [job.tenant, job.key, job.id, job.tenant],
-        )
-    )
-
-
-def owner_since(tenant: str, keys: Sequence[str], since_s: float) -> Owner | None:
-    """The job of one of these keys that was accepted after ``since_s`` (epoch seconds)."""
-    return Owner.first(
-        fetch(
-            f"{OWNER} WHERE tenant = %s AND idempotency_key = ANY(%s)"
-            " AND created_at > to_timestamp(%s) ORDER BY seq DESC LIMIT 1",
-            [tenant, list(keys), since_s],
-        )
-    )
-
-
-def lock_content(content: str) -> float:
-    """Serialise callers of the same content until the transaction ends; the time (epoch s)."""
-    set_lock_timeout(str(LOCK_TIMEOUT_MS))
-    fetch("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [content])
-    return float(fetch("SELECT extract(epoch FROM clock_timestamp())", [])[0][0])
-
-
-def lock_timeout() -> str:
-    return str(fetch("SELECT current_setting('lock_timeout')", [])[0][0])
-
-
-def set_lock_timeout(value: str) -> None:
-    """For the rest of this transaction."""
-    fetch("SELECT set_config('lock_timeout', %s, true)", [value])
-
-
-def free_key(job_id: UUID) -> bool:
-    """A terminal job gives its key to a younger one (``unique="unfinished"``)."""
-    return bool(
-        execute(
-            "UPDATE tasks_job SET former_key = idempotency_key, idempotency_key = NULL"
-            " WHERE id = %s AND idempotency_key IS NOT NULL"
-            " AND state IN ('succeeded', 'failed', 'cancelled')",
-            [job_id],
-        )
-    )
-
-
-def replace_payload(job_id: UUID, payload: str, fingerprint: str) -> bool:
-    """Swap the payload of a job that has never started (``on_conflict="replace"``).
-
-    What was wrong with the old one holds the job no more.
-    """
-    return bool(
-        execute(
-            "UPDATE tasks_job SET payload = %s::json, fingerprint = %s, returned_since = NULL,"
-            " hold_reason = CASE WHEN starts_with(hold_reason, %s) THEN '' ELSE hold_reason END"
-            " WHERE id = %s AND state IN ('queued', 'dispatched') AND started_at IS NULL",
-            [payload, fingerprint, Hold.INCOMPATIBLE, job_id],
-        )
-    )
 
 
 # --- the relay: due, dispatched, lost, expired ------------------------------------------
@@ -1244,3 +1051,12 @@ def fetch(sql: str, parameters: Parameters) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)
         return list(cursor.fetchall())
+
+
+def lock_timeout() -> str:
+    return str(fetch("SELECT current_setting('lock_timeout')", [])[0][0])
+
+
+def set_lock_timeout(value: str) -> None:
+    """For the rest of this transaction."""
+    fetch("SELECT set_config('lock_timeout', %s, true)", [value])

@@ -199,6 +199,12 @@ class Job(models.Model):
                 name="tasks_job_held",
                 condition=Q(state=State.QUEUED) & ~Q(hold_reason=""),
             ),
+            # Due and held: with the index of due work, all that waits in a queue.
+            models.Index(
+                fields=["queue", "tenant"],
+                name="tasks_job_due_but_held",
+                condition=Q(state=State.QUEUED, due=True) & ~Q(hold_reason=""),
+            ),
             models.Index(
                 fields=["queue", "task", "seq"],
                 name="tasks_job_paused",
@@ -375,11 +381,15 @@ class QueueState(models.Model):
     """What the relays measure of a queue, for admission and for estimates."""
 
     queue = models.CharField(max_length=100, primary_key=True)
-    per_s = models.FloatField(default=0, help_text="Jobs dispatched per second, lately.")
+    per_s = models.FloatField(db_default=0, help_text="Jobs dispatched per second, lately.")
     per_s_at = models.DateTimeField(db_default=Now())
-    waiting = models.IntegerField(default=0, help_text="Due jobs when it was measured.")
-    waiting_seq = models.BigIntegerField(default=0, help_text="Younger jobs were not counted.")
+    waiting = models.IntegerField(db_default=0, help_text="Due jobs up to waiting_seq.")
+    waiting_seq = models.BigIntegerField(
+        db_default=0, help_text="Who asks counts the younger ones."
+    )
     waiting_at = models.DateTimeField(db_default=Now())
+    idle_at = models.DateTimeField(db_default=Now(), help_text="When nothing was waiting, last.")
+    tenants = models.IntegerField(db_default=0, help_text="With due jobs when it was measured.")
     room = models.IntegerField(null=True, help_text="Jobs that may wait; empty: no bound.")
 
     def __str__(self) -> str:
@@ -400,6 +410,24 @@ class TenantLoad(models.Model):
 
     def __str__(self) -> str:
         return f"{self.tenant} in {self.queue}"
+
+
+class Promise(models.Model):
+    """Until when the room of a queue, or of a tenant in it, is promised to refused callers."""
+
+    queue = models.CharField(max_length=100)
+    tenant = models.CharField(max_length=100, blank=True, null=True, help_text="Null: of all.")
+    until = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["queue", "tenant"], name="tasks_promise_once", nulls_distinct=False
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.queue} until {self.until}"
 
 
 class Tenant(models.Model):

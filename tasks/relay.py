@@ -18,7 +18,8 @@ from celery import Celery
 from django.db import Error, connection
 from psycopg.errors import LockNotAvailable
 
-from tasks import breaker, dispatch, fleet, holds, ledger, pace, pauses, tenants
+from tasks import breaker, dispatch, fleet, holds, ledger, pace, pauses, pulse, tenants
+from tasks.admission import Sampler
 from tasks.dispatch import BATCH, Slots
 from tasks.enqueue import uuid7
 from tasks.listen import Listener
@@ -60,6 +61,7 @@ class Relay:
         self.sleeping = False
         self.beat_at = self.housekeeping_at = 0.0
         self.rescuer = Rescuer()
+        self.sampler = Sampler()
         self.watches_since = time.monotonic()
         self.slots: dict[str, Slots] = {}
         self.paces: defaultdict[str, Pace] = defaultdict(Pace)
@@ -138,10 +140,12 @@ class Relay:
         if now < self.beat_at:
             return
         fleet.relay_beats(self.id, socket.gethostname(), os.getpid(), release())
+        pulse.give("ready")
         self.beat_at = now + BEAT_EVERY_S
 
     def housekeeping(self) -> int:
         """Everything that may be up to a second late; how many jobs it made due."""
+        self.sampler.run()
         now = time.monotonic()
         if now < self.housekeeping_at:
             return 0
@@ -179,6 +183,7 @@ class Relay:
         log.info("relay_started", relay=str(self.id))
         failures = 0
         while not self.stopping.is_set():
+            pulse.give("alive")
             try:
                 self.turn()
             except Exception as exc:

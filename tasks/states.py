@@ -60,6 +60,17 @@ class Pausable(StrEnum):
     TENANT = "tenant"
 
 
+class Refusal(StrEnum):
+    """Why a job was not accepted; what ``Rejected.reason`` says."""
+
+    QUEUE_FULL = "queue full"
+    TENANT_FULL = "tenant full"  # its share of the queue
+    LONG_WAIT = "expected wait too long"
+    CLOSED = "queue closed"  # by an operator
+    CONTENDED = "key contended"  # an open transaction holds the idempotency key
+    SHED = "shed"  # accepted, then displaced by a more important job of its tenant
+
+
 class Outcome(StrEnum):
     """How an attempt ended."""
 

@@ -16,6 +16,7 @@ from tasks import (
     worker_options,
 )
 from tasks.calls import send_jobs_to_the_ledger
+from tasks.environment import refuse_foreign_ledger
 
 DEFAULTS = {
     "task_default_queue": "default",
@@ -41,6 +42,7 @@ def install(app: Celery) -> None:
     drain.install(app)
     masking.install()
     signals.celeryd_init.connect(cure_the_pool)
+    signals.celeryd_init.connect(stay_at_home)
     app.steps["consumer"].add(heartbeat.Heartbeat)
 
 
@@ -49,3 +51,7 @@ def cure_the_pool(**_: Any) -> None:
     from tasks import prefork
 
     prefork.install()
+
+
+def stay_at_home(**_: Any) -> None:
+    refuse_foreign_ledger()

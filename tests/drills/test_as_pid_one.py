@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -18,11 +17,13 @@ from devtools.ports import LOOPBACK, free_port
 from tasks.enqueue import enqueue
 from tasks.models import Job
 from tasks.states import State
+from tasks.topology import STOP_OVERHEAD_S
 from tests import surviving_tasks
 from tests.broker import Corner, Trace, trace_table
 from tests.processes import Process, environment, relay, running, wait_until
 
-GONE_WITHIN_S = 5 + 4
+# A starved machine takes seconds to end an interpreter; the container waits for this long.
+GRACE_S = 5 + STOP_OVERHEAD_S
 KILLED_AFTER_S = "90"
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 CELERY = (sys.executable, "-m", "celery", "-A", "project")
@@ -85,13 +86,11 @@ def test_as_process_one_a_worker_drains_on_term_and_ends_before_the_grace_does(
         job_id = enqueue(surviving_tasks.slow, {"note": "x", "seconds": seconds}).job_id
         wait_until(lambda: "x begins" in trace.notes, within_s=20, what="it begins")
         first = process_one_of(worker)
-        asked_at = time.monotonic()
         os.kill(first, signal.SIGTERM)
-        assert worker.wait(within_s=GONE_WITHIN_S) == 0
-        assert time.monotonic() - asked_at < GONE_WITHIN_S
+        assert worker.wait(within_s=GRACE_S) == 0
         assert "Warm shutdown" in worker.log
     left = Job.objects.get(id=job_id)
-    if seconds > GONE_WITHIN_S:
+    if seconds > GRACE_S:
         assert (left.state, left.attempts, left.crashes) == (State.QUEUED, 0, 0)
         assert left.checkpoint == {"note": "x"}
     else:
@@ -118,4 +117,4 @@ def test_as_process_one_all_others_end_by_themselves_on_term(name: str, corner: 
     with container(argv, {**corner.env, **own}) as process:
         process.wait_for(ready)
         os.kill(process_one_of(process), signal.SIGTERM)
-        assert process.wait(within_s=GONE_WITHIN_S) == 0
+        assert process.wait(within_s=GRACE_S) == 0

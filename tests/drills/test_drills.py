@@ -37,7 +37,10 @@ PLAYED_LONG = {
     "redis-lost-message": 120,
     "database-restart": 100,
     "clock-jump": 120,
+    "ordering": 150,
 }
+# They measure shares of time and the slowest of a hundred: few jobs show nothing.
+NOT_SMALL = {"limit", "fairness"}
 
 pytestmark = pytest.mark.timeout(WITHIN_S + 30)
 
@@ -53,8 +56,8 @@ def test_a_long_drill_ends_as_expected(name: str, tmp_path: Path) -> None:
     ends_as_expected(name, PLAYED_LONG[name], tmp_path / "report.json")
 
 
-def test_each_drill_is_a_test() -> None:
-    assert sorted(PLAYED | PLAYED_LONG) == sorted(DRILLS)
+def test_each_drill_is_a_test_unless_it_needs_many_jobs() -> None:
+    assert PLAYED.keys() | PLAYED_LONG.keys() | NOT_SMALL == DRILLS.keys()
 
 
 def test_without_a_name_there_is_a_list() -> None:

@@ -18,7 +18,7 @@ from django.db import connection, connections
 from django.test import Client
 
 from devtools.ports import free_port
-from tasks import api, long_poll
+from tasks import api, long_poll, seats
 from tasks.errors import Rejected
 from tasks.models import Job, OperatorAction
 from tests import published_tasks  # noqa: F401  (registers them)
@@ -170,7 +170,7 @@ def test_options_reach_the_row(acme: Caller) -> None:
 def test_work_that_is_refused_is_429_with_whole_seconds(
     acme: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*args: Any) -> Any:
+    def full(*args: Any, **options: Any) -> Any:
         raise Rejected("the queue is full", retry_after=7)
 
     monkeypatch.setattr(api, "accept", full)
@@ -381,11 +381,11 @@ def test_a_finished_job_is_answered_at_once(acme: Caller) -> None:
 
 @pytest.fixture
 def all_seats_taken() -> Iterator[None]:
-    for _ in range(long_poll.WAITING_MAX):
-        assert long_poll.SEATS.acquire(blocking=False)
+    for _ in range(seats.WAITING_MAX):
+        assert seats.SEATS.acquire(blocking=False)
     yield
-    for _ in range(long_poll.WAITING_MAX):
-        long_poll.SEATS.release()
+    for _ in range(seats.WAITING_MAX):
+        seats.SEATS.release()
 
 
 def test_beyond_the_seats_for_waiting_one_is_answered_at_once(
@@ -396,6 +396,7 @@ def test_beyond_the_seats_for_waiting_one_is_answered_at_once(
     answer = acme.get(f"/jobs/{job_id}", prefer="wait=10")
     assert answer.status_code == 200
     assert "Preference-Applied" not in answer
+    assert answer["Retry-After"] == "2"  # an answered wait has none
     assert time.monotonic() - began < 1
 
 
@@ -502,7 +503,7 @@ def test_a_wrong_method_is_a_problem_that_names_the_right_ones(acme: Caller) -> 
 def test_a_fault_of_ours_is_a_problem_and_is_reported(
     acme: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*args: Any) -> Any:
+    def broken(*args: Any, **options: Any) -> Any:
         raise RuntimeError("secret")
 
     monkeypatch.setattr(api, "accept", broken)

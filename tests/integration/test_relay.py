@@ -24,7 +24,7 @@ from tasks.dispatch import WINDOW_S, Load, Slots, room
 from tasks.enqueue import Item, enqueue, enqueue_many
 from tasks.models import Job, QueueState, Worker
 from tasks.models import Relay as RelayRow
-from tasks.pace import SHARED_OVER_S, Pace, tell
+from tasks.pace import FIRST_OVER_S, SHARED_OVER_S, Pace, tell
 from tasks.relay import Relay
 from tasks.rescue import EXPIRED_FOR_S, take
 from tasks.states import State
@@ -509,11 +509,25 @@ def test_what_relays_dispatch_adds_up_to_one_pace_and_fades() -> None:
     tell({"default": theirs})
     tell({"default": ours})  # nothing new
     state = QueueState.objects.get(queue="default")
-    assert state.per_s == pytest.approx(50 / SHARED_OVER_S, rel=0.1)
-    QueueState.objects.update(per_s_at=Now() - timedelta(seconds=2 * SHARED_OVER_S))
+    assert state.per_s == pytest.approx(30 / FIRST_OVER_S + 20 / SHARED_OVER_S, rel=0.1)
+    long_ago = Now() - timedelta(seconds=2 * SHARED_OVER_S)
+    QueueState.objects.update(per_s_at=long_ago, idle_at=long_ago - timedelta(seconds=1))
     tell({"default": Pace(untold=5)})
     state.refresh_from_db()
-    assert state.per_s == pytest.approx(50 / SHARED_OVER_S / math.e**2 + 1, rel=0.1)
+    assert state.per_s == pytest.approx(19 / math.e**2 + 1, rel=0.1)
+
+
+def test_a_queue_that_wanted_for_work_keeps_the_pace_it_had() -> None:
+    """Also for a night: exp() of PostgreSQL raises where the result is too small."""
+    tell({"default": Pace(untold=50)})
+    QueueState.objects.update(per_s_at=Now() - timedelta(hours=9), idle_at=Now())
+    tell({"default": Pace(untold=5)})
+    assert QueueState.objects.get().per_s == 50 / FIRST_OVER_S
+    QueueState.objects.update(
+        per_s_at=Now() - timedelta(hours=9), idle_at=Now() - timedelta(hours=10)
+    )
+    tell({"default": Pace(untold=5)})
+    assert QueueState.objects.get().per_s == pytest.approx(1)
 
 
 def test_a_connection_that_breaks_during_a_publish_gives_all_back(broker: Corner) -> None:

@@ -86,7 +86,7 @@ def test_the_prefix_stands_before_every_name_on_the_broker(
 
 def test_no_run_outlives_the_visibility_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     timeout = settings(monkeypatch)["broker_transport_options"]["visibility_timeout"]
-    assert all(timeout > queue.time_limit + queue.drain for queue in TOPOLOGY.queues.values())
+    assert all(timeout > queue.time_limit + queue.drain_s for queue in TOPOLOGY.queues.values())
 
 
 def test_every_declared_queue_is_known_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
