@@ -21,9 +21,10 @@ from tasks.topology import Queue
 
 log = structlog.get_logger(__name__)
 
-# A rate gives as many calls at once as it gives in this time, and at least one. Less would lose
-# calls to the pauses between two looks of the relay.
-BURST_S = 1.0
+# After a silence a rate gives as many calls at once as it gives in this time, and at least one: so
+# a second sees a tenth more than its share. Less would lose calls to the pauses between two looks
+# of the relay.
+BURST_S = 0.1
 # A downstream that says "come back next week" is looked at again tomorrow.
 LONGEST_PAUSE_S = 24 * 3600.0
 REASON_MAX = 500  # characters

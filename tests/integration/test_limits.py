@@ -27,7 +27,7 @@ from tests.ledger_tasks import limited
 pytestmark = pytest.mark.django_db(transaction=True)
 
 BANK = Downstream(
-    "bank", rate="50/s", breaker=Breaker(failure_share=0.5, least_runs=4, open_s=10.0)
+    "bank", rate="500/s", breaker=Breaker(failure_share=0.5, least_runs=4, open_s=10.0)
 )
 MAIL = Downstream("mail", breaker=None)
 TOPOLOGY = Topology.of(
@@ -101,10 +101,10 @@ def pass_time(seconds: float) -> None:
 def test_a_burst_goes_at_once_and_the_rest_at_the_rate() -> None:
     waiting(90)
     assert len(go()) == 50
-    execute("UPDATE tasks_limit SET tokens = 0, tokens_at = clock_timestamp()")
-    pass_time(0.2)
-    assert 10 <= len(go()) <= 15
-    assert limit().tokens < 5  # what has come since, not another burst
+    execute("UPDATE tasks_limit SET tokens = -100, tokens_at = clock_timestamp()")
+    pass_time(0.22)
+    assert 10 <= len(go()) <= 39
+    assert limit().tokens < 40  # what has come since, not another burst
 
 
 def test_relays_that_dispatch_at_the_same_time_share_one_rate() -> None:
@@ -120,7 +120,7 @@ def test_relays_that_dispatch_at_the_same_time_share_one_rate() -> None:
         started = execute("SELECT clock_timestamp()")[0][0]
         sent = sum(pool.map(lambda _: relay(), range(6)))
     took_s = (execute("SELECT clock_timestamp()")[0][0] - started).total_seconds()
-    assert 50 <= sent <= 50 + 50 * took_s
+    assert 50 <= sent <= 50 + 500 * took_s
 
 
 def test_a_limit_that_changed_in_the_topology_holds_at_once() -> None:
@@ -161,8 +161,8 @@ def test_a_task_with_a_rate_of_its_own_delays_nobody_else_and_keeps_its_rate() -
 def test_a_lane_obeys_its_downstream_as_well() -> None:
     enqueue_many(quickly, [{"note": str(n)} for n in range(30)])
     waiting(90)
-    assert len(go(LIMITED, "limits.quickly")) == 10
-    assert len(go()) == pytest.approx(40, abs=5)
+    assert len(go(LIMITED, "limits.quickly")) == 1
+    assert len(go()) >= 49  # what it left of the burst
     limits.pause("downstream:bank", 60, "")
     execute("DELETE FROM tasks_limit WHERE name LIKE 'task:%%'")
     assert go(LIMITED, "limits.quickly") == []
