@@ -27,7 +27,7 @@ def install(app: Celery) -> None:
             derive(conf, options.get("queues") or (), given=options)
 
     def on_worker_init(sender: Any, **_: Any) -> None:
-        if sender.app is app and not is_given("pool_cls"):
+        if sender.app is app and not is_given("pool"):
             choose_pool(sender)
 
     signals.celeryd_init.connect(on_init, weak=False, dispatch_uid=f"{__name__}:{id(app)}")
