@@ -46,12 +46,31 @@ _REDIS_OPTIONS = {
     "unacked_restore_interval": 10,
     "unacked_restore_throttle": 1,
 }
-_AMQP_OPTIONS = {"max_retries": 0, "confirm_publish": True}
-broker_transport_options = _REDIS_OPTIONS if _IS_REDIS else _AMQP_OPTIONS
+_AMQP_OPTIONS = {
+    # Before every name on the broker, for the same reason.
+    "name_prefix": os.environ.get("BROKER_PREFIX", ""),
+    # Whether it took a message, RabbitMQ says only when asked to; without, a message to a broker
+    # that is about to die, or refuses it, is lost without an error.
+    "confirm_publish": True,
+    # Seconds for an answer, also to that question. A confirm may wait for a disk.
+    "answers_within_s": 5.0,
+    # Seconds until a write into a connection that nobody reads is given up.
+    "write_timeout": 5.0,
+    "max_retries": 0,
+}
+_IS_AMQP = broker_url.startswith(("amqp://", "amqps://", "pyamqp://"))
+broker_transport_options = _REDIS_OPTIONS if _IS_REDIS else _AMQP_OPTIONS if _IS_AMQP else {}
+# RabbitMQ only. Twice this long after the last sign of life a connection is dead to both sides;
+# with the default of 120 s a worker would sit before a dead broker for four minutes. A pool that
+# blocks the loop (solo) needs more than its longest run.
+broker_heartbeat = 20.0
 
 # A worker outlives any outage of its broker. The default gives up after 100 tries and exits.
 broker_connection_retry_on_startup = True
 broker_connection_max_retries = None
+# RabbitMQ closes the channel of whoever holds a message for longer than its consumer_timeout.
+# Celery's default takes that for fatal, and the worker exits with all that runs in it.
+broker_channel_error_retry = True
 
 # One more try, at once, for a pooled connection that died since its last use.
 task_publish_retry = True

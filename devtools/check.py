@@ -71,6 +71,8 @@ def checks() -> list[Check]:
         Check("imports", (str(bin_directory / "lint-imports"),)),
         Check("migrations", (python, "manage.py", "makemigrations", "--check", "--dry-run")),
         Check("django", (python, "manage.py", "check")),
+        Check("topology", (python, "-m", "devtools", "topology", "--check")),
+        Check("manifests", (python, "-m", "devtools.manifests"), "compose, Kubernetes, alerts"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""A real PostgreSQL and a real Redis as child processes, without Docker and without root rights."""
+"""Real servers as child processes, without Docker and without root rights."""
 
 from __future__ import annotations
 
@@ -8,32 +8,35 @@ import secrets
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import amqp
 import psycopg
 import redis
 
-from devtools.binaries import postgres_programs, redis_server
+from devtools.binaries import postgres_programs, rabbitmq_server, redis_server
 from devtools.child import Child, ChildFailed, Echo, Program
-from devtools.ports import LOOPBACK, PortTaken, start_on_free_port
+from devtools.ports import LOOPBACK, PortTaken, free_port, start_on_free_port
 from devtools.secrets_kept import kept_secret, write_private
 from devtools.unprivileged import confinement, explanation, hand_over
 
 START_WITHIN_S = 30.0
 INITDB_WITHIN_S = 120.0
 DATABASE = "celeriac"
-PORT_IS_TAKEN = re.compile(r"address already in use", re.IGNORECASE)
+PORT_IS_TAKEN = re.compile(r"address already in use|eaddrinuse", re.IGNORECASE)
 # For throw-away databases: a crash of the machine destroys the data, a crash of the server does
 # not. It would lose commits with synchronous_commit=off, and that gains nothing here.
 NOT_DURABLE = ("fsync=off", "full_page_writes=off")
 
 
 class Server:
-    """What PostgreSQL and Redis have in common: one child, one port for life, a URL."""
+    """What they have in common: one child, one port for life, a URL."""
 
     role: str
+    start_within_s = START_WITHIN_S
     stop_within_s: float
 
     def __init__(
@@ -111,13 +114,13 @@ class Server:
             raise
 
     def _wait_until_it_answers(self, child: Child, port: int) -> None:
-        deadline = time.monotonic() + START_WITHIN_S
+        deadline = time.monotonic() + self.start_within_s
         # The child is asked first: another server on the port would answer, too.
         while child.is_running:
             if self._answers(port):
                 return
             if time.monotonic() > deadline:
-                raise child.failure(f"did not answer within {START_WITHIN_S:g} s")
+                raise child.failure(f"did not answer within {self.start_within_s:g} s")
             time.sleep(0.05)
         if PORT_IS_TAKEN.search(child.tail()):
             raise PortTaken(f"port {port} for {self.name} is taken")
@@ -303,6 +306,128 @@ class Redis(Server):
 
     def _url_on(self, port: int | None) -> str:
         return f"redis://:{self._password}@{LOOPBACK}:{port}/0"
+
+
+class RabbitMQ(Server):
+    """A node of its own: name, ports, cookie, data and log touch no other node of the machine.
+
+    Everything is in ``directory``, and queues that are durable survive a restart.
+    ``settings`` are those of its application ``rabbit``.
+    """
+
+    role = "rabbitmq"
+    start_within_s = 60.0  # 5 s of two processors, which a test run shares
+    stop_within_s = 20.0
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        port: int | None = None,
+        echo: Echo | None = None,
+        settings: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__(directory, durable=True, port=port, echo=echo)
+        self._settings = settings or {}
+        self._script = rabbitmq_server()
+        self._password = secrets.token_urlsafe(18)
+        # Erlang's directory of nodes. Ours: the usual one is shared and outlives its nodes.
+        self._names: Child | None = None
+        self._names_port = 0
+
+    @property
+    def url(self) -> str:
+        return f"amqp://celeriac:{self._password}@{LOOPBACK}:{self.port}//"
+
+    def stop(self) -> int | None:
+        code = super().stop()
+        if self._names is not None:
+            self._names.stop()
+        return code
+
+    def kill(self) -> int | None:
+        code = super().kill()
+        if self._names is not None:
+            self._names.kill()
+        return code
+
+    def _prepare(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / "enabled_plugins").write_text("[].\n")
+
+    def _start_on(self, port: int) -> None:
+        self._names_port = free_port()
+        self._names = Child(self._directory_of_nodes(), self._echo)
+        self._names.start()
+        try:
+            super()._start_on(port)
+        except BaseException:
+            self._names.kill()
+            raise
+
+    def _directory_of_nodes(self) -> Program:
+        return Program(
+            name="epmd",
+            role=self.role,
+            argv=["epmd", "-address", LOOPBACK, "-port", str(self._names_port)],
+            env={"PATH": os.environ["PATH"], "HOME": str(self.directory)},
+        )
+
+    def _program(self, port: int) -> Program:
+        settings = self.directory / "rabbitmq.conf"
+        write_private(
+            settings,
+            f"listeners.tcp.1 = {LOOPBACK}:{port}\n"
+            "default_user = celeriac\n"
+            f"default_pass = {self._password}\n"
+            "log.file = false\n"
+            "log.console = true\n"
+            "log.console.level = warning\n"
+            # The disk of a laptop is often fuller than the default allows.
+            "disk_free_limit.absolute = 10MB\n",
+        )
+        return Program(
+            name=self.name,
+            role=self.role,
+            argv=[str(self._script)],
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": str(self.directory),  # the cookie
+                "LANG": "C.UTF-8",
+                "ERL_EPMD_PORT": str(self._names_port),
+                "ERL_EPMD_ADDRESS": LOOPBACK,
+                # Makes the script become the server: it would stay, and stop the server with
+                # another Erlang that takes a second.
+                "RUNNING_UNDER_SYSTEMD": "1",
+                "RABBITMQ_NODENAME": "celeriac@localhost",
+                "RABBITMQ_DIST_PORT": str(free_port()),
+                "RABBITMQ_CONFIG_FILE": str(settings),
+                "RABBITMQ_CONF_ENV_FILE": os.devnull,
+                "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.directory / "enabled_plugins"),
+                "RABBITMQ_MNESIA_BASE": str(self.directory / "data"),
+                "RABBITMQ_LOG_BASE": str(self.directory / "log"),
+                "RABBITMQ_LOGS": "-",
+                "RABBITMQ_PID_FILE": str(self.directory / "pid"),
+                # Two schedulers that sleep when there is nothing to do.
+                "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": " ".join(
+                    [
+                        "-kernel inet_dist_use_interface {127,0,0,1} +S 2:2 +sbwt none",
+                        *(f"-rabbit {name} {value}" for name, value in self._settings.items()),
+                    ]
+                ),
+            },
+            stop_within_s=self.stop_within_s,
+            orphan_signal=signal.SIGTERM,
+        )
+
+    def _answers(self, port: int) -> bool:
+        try:
+            with amqp.Connection(
+                f"{LOOPBACK}:{port}", "celeriac", self._password, connect_timeout=2
+            ):
+                return True
+        except (OSError, amqp.AMQPError):
+            return False
 
 
 def _ends(child: Child, within_s: float) -> bool:

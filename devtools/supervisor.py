@@ -15,7 +15,7 @@ from devtools.child import Child, ChildFailed, Echo, Program, describe_exit
 from devtools.interrupts import SIGNALS, StopRequested, interrupt
 
 # Who takes work in stops first; who others need stops last. Roles not named here stop before all.
-STOP_ORDER = ("web", "relay", "worker", "flower", "redis", "postgres")
+STOP_ORDER = ("web", "relay", "worker", "flower", "redis", "rabbitmq", "postgres")
 
 
 class Service(Protocol):

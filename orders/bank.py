@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import httpx
 from django.core.exceptions import ImproperlyConfigured
 
+from project.http import client
+
 # Seconds, each for connecting and for the silence between two bytes. Well below the time limit
 # of the queue, so that the task, not its executioner, decides what a slow bank means.
 TIMEOUT = httpx.Timeout(3.0, connect=2.0)
 # Made once, before the worker forks: it takes longer than a hundred calls. It has no connection
 # yet, so each process opens its own.
-CLIENT = httpx.Client(timeout=TIMEOUT)
+CLIENT = client(TIMEOUT)
 
 
 class Unavailable(Exception):

@@ -71,6 +71,7 @@ INSTALLED_APPS = [
     "orders",
 ]
 MIDDLEWARE = [
+    "tasks.probes.answer_machines",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -116,6 +117,8 @@ if PRODUCTION:
 # What the job engine needs to know of this project.
 TASKS_TOPOLOGY = TOPOLOGY
 TASKS_RELEASE = RELEASE
+TASKS_ENVIRONMENT = ENVIRONMENT
+TASKS_PULSE_DIR = env("PULSE_DIR")
 TASKS_FLOWER_URL = env("FLOWER_URL")
 TASKS_LEDGER_DIRECT_URL = env("LEDGER_DIRECT_URL")  # LISTEN needs a session, PgBouncer has none
 TASKS_LEDGER_NOTIFY = env("LEDGER_NOTIFY", "on") != "off"

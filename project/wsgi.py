@@ -10,6 +10,9 @@ application = get_wsgi_application()
 # Now, not in the first requests: fifty at once would import it side by side.
 _ = get_resolver().url_patterns
 
-from tasks.health import WATCH  # noqa: E402  (needs the application above)
+# They need the application above.
+from tasks.environment import refuse_foreign_ledger  # noqa: E402
+from tasks.health import WATCH  # noqa: E402
 
+refuse_foreign_ledger()
 WATCH.start()

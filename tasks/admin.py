@@ -16,14 +16,15 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
 
-from tasks import job_admin
+from tasks import job_admin, pauses
 from tasks import job_display as show
 from tasks.clients import Scope, create_client, revoke_client
 from tasks.fleet import LIVE_FOR_S
 from tasks.job_display import BLANK, badge
-from tasks.models import ApiClient, Job, ParkedMessage, Relay, Worker
+from tasks.models import ApiClient, Job, Limit, ParkedMessage, Pause, Relay, Tenant, Worker
 from tasks.read_only_admin import ReadOnlyAdmin
 from tasks.registry import task_of
+from tasks.states import Pausable
 
 admin.site.register(Job, job_admin.JobAdmin)
 
@@ -89,6 +90,135 @@ class WorkerAdmin(BeatingAdmin):
 class RelayAdmin(BeatingAdmin):
     list_display = ("__str__", life, "sleeping", "release", started, beat)
     fields: ClassVar[Any] = (life, "host", "pid", "release", "sleeping", started, beat)
+
+
+# --- what may run when -------------------------------------------------------------------
+
+
+@admin.register(Limit)
+class LimitAdmin(ReadOnlyAdmin):
+    """Downstreams, and tasks with a rate of their own, once something was written of them."""
+
+    list_display = ("name", "breaker", "reason", "tokens_left", "paused", "openings")
+    fields: ClassVar[Any] = (
+        "name",
+        "breaker",
+        "open_reason",
+        "openings",
+        show.time_of("opened_at", "opened"),
+        show.time_of("open_until", "a probe may go from"),
+        "probe",
+        show.time_of("closed_at", "closed again"),
+        "paused",
+        "pause_reason",
+        "tokens_left",
+    )
+    ordering = ("name",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Limit]:
+        return Limit.objects.annotate(now=Now())
+
+    @admin.display(description="breaker")
+    def breaker(self, limit: Any) -> SafeString:
+        if limit.opened_at is None:
+            return badge("succeeded", "✓", "closed")
+        if limit.open_until > limit.now:
+            return badge("failed", "✕", "open")
+        return badge("dispatched", "◔", "half open")
+
+    @admin.display(description="reason")
+    def reason(self, limit: Any) -> str:
+        is_paused = limit.paused_until is not None and limit.paused_until > limit.now
+        return limit.open_reason or (limit.pause_reason if is_paused else "") or BLANK
+
+    @admin.display(description="calls allowed at once")
+    def tokens_left(self, limit: Any) -> str:
+        """Of those whose rate was used; what has come since is not counted here."""
+        return f"{limit.tokens:.1f}, {show.duration(limit.now - limit.tokens_at)} ago"
+
+    @admin.display(description="paused by a job until")
+    def paused(self, limit: Any) -> SafeString | str:
+        is_paused = limit.paused_until is not None and limit.paused_until > limit.now
+        return show.moment(limit.paused_until) if is_paused else BLANK
+
+
+class OperatorAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # generic for checkers only
+    """Operators need no other permission than theirs."""
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return is_operator(request) or super().has_view_permission(request, obj)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return is_operator(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return is_operator(request)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return is_operator(request)
+
+    class Media:
+        css = {"all": ["tasks/admin.css"]}
+
+
+def is_operator(request: HttpRequest) -> bool:
+    return bool(request.user.has_perm("tasks.operate_job"))
+
+
+class PauseForm(ModelForm):  # type: ignore[type-arg]  # generic for checkers only
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        kind = cleaned.get("kind") or self.instance.kind
+        if cleaned.get("closed") and kind != Pausable.QUEUE:
+            self.add_error("closed", "Only a queue can be closed.")
+        if not pauses.still_ahead(cleaned.get("until")):
+            self.add_error("until", "That time is over.")
+        return cleaned
+
+
+@admin.register(Pause)
+class PauseAdmin(OperatorAdmin):
+    """To add one is to pause, to delete one is to resume."""
+
+    form = PauseForm
+    list_display = ("name", "kind", "closed", "reason", "actor", "paused_at", "until")
+    fields = ("kind", "name", "reason", "until", "closed")
+    ordering = ("-paused_at",)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        return () if obj is None else ("kind", "name")
+
+    def save_model(
+        self, request: HttpRequest, obj: Any, form: ModelForm[Any], change: bool
+    ) -> None:
+        kind = Pausable(obj.kind)
+        pauses.pause(
+            kind, obj.name, actor=request.user.get_username(), reason=obj.reason,
+            until=obj.until, closed=obj.closed,
+        )  # fmt: skip
+        obj.pk = Pause.objects.only("pk").get(kind=kind, name=obj.name).pk
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        pauses.resume(Pausable(obj.kind), obj.name, actor=request.user.get_username())
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Pause]) -> None:
+        for row in queryset:
+            self.delete_model(request, row)
+
+
+@admin.register(Tenant)
+class TenantAdmin(OperatorAdmin):
+    """Only tenants that differ from the others."""
+
+    list_display = ("name", "weight", "max_running")
+    fields = ("name", "weight", "max_running")
+    ordering = ("name",)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        return () if obj is None else ("name",)
 
 
 # --- what was no job ---------------------------------------------------------------------

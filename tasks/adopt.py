@@ -10,7 +10,7 @@ import structlog
 from celery.app.task import Context
 from kombu.utils import json as kombu_json
 
-from tasks import connections, ledger
+from tasks import admission, connections, ledger
 from tasks.enqueue import Item, accept
 from tasks.signature import signature_of
 
@@ -40,7 +40,8 @@ def adopt(
         queue=queue_of(task, request),
         headers=adopted_headers(message_id, request),
     )
-    answer = connections.persisting(accept, task, item, deadline_s=DATABASE_PATIENCE_S)
+    with admission.waived():  # the broker has accepted it already
+        answer = connections.persisting(accept, task, item, deadline_s=DATABASE_PATIENCE_S)
     log.info("message_adopted", job_id=str(answer.job_id), task=task.name, created=answer.created)
     if not answer.created:
         return job_id, 0

@@ -12,16 +12,25 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Body, Header, NinjaAPI, Query, Status
 from ninja.parser import Parser
 
-from tasks import fleet, ledger, operate
+from tasks import fleet, ledger, operate, pauses
 from tasks.clients import AUTHENTICATION, Caller, Scope, caller_with
 from tasks.enqueue import Enqueued, Item, accept, resolve
 from tasks.errors import InvalidKey, InvalidPayload, UnknownTask
 from tasks.keys import check_key
-from tasks.long_poll import wait_until, wait_until_finished, wished_wait_s
+from tasks.ledger import Selection
+from tasks.long_poll import (
+    NO_SEAT_RETRY_AFTER_S,
+    wait_until,
+    wait_until_finished,
+    wished_wait_s,
+)
 from tasks.models import Job
 from tasks.outputs import read_outputs
 from tasks.paging import Place, Window, read_page
+from tasks.pauses import Paused
 from tasks.problems import (
+    FORBIDDEN,
+    INVALID,
     INVALID_KEY,
     MALFORMED,
     WRONG_MEDIA_TYPE,
@@ -30,31 +39,39 @@ from tasks.problems import (
     answer_with_problems,
     not_found,
 )
-from tasks.queues import queue_loads
+from tasks.queues import breakers, limit_states, queue_loads
 from tasks.representations import (
     DETAIL_FIELDS,
     SUMMARY_FIELDS,
     Accepted,
+    CancelledJobs,
     JobDetail,
     JobPage,
     JobState,
     JobSummary,
+    LimitOut,
+    Matching,
     NewJob,
+    NewPause,
     OutputOut,
     OutputPage,
+    PauseOut,
     ProblemOut,
     QueueOut,
     Reason,
     WorkerDetail,
     WorkerOut,
 )
-from tasks.states import Action, State
+from tasks.states import Action, Pausable, State
 from tasks.strict_json import parse
+from tasks.waiting import waiting_for
 
 PAGE_SIZE = 50
 PAGE_MAX = 200
 # Rows that one page looks at, so that a filter with no match does not read a whole history.
 LOOKED_AT_MAX = 10_000
+# Of a thousand jobs, cancelled in one request: about a second.
+BATCHES = 10
 OUTPUTS = 100
 OUTPUTS_MAX = 500
 BIGINT = {"ge": -(2**63), "le": 2**63 - 1}
@@ -105,10 +122,16 @@ def enqueue_job(
             description="Your name for this intent. Required, unless the task makes its own.",
         ),
     ] = None,
+    prefer: Annotated[
+        str | None, Header(description="wait=N: where there is no room, wait N s for some.")
+    ] = None,
 ) -> Status[Accepted]:
     """The same key and payload again is the same job: 200 in place of 202."""
     caller = caller_with(request, Scope.ENQUEUE)
-    answer = accept_for(caller, job, idempotency_key)
+    wait_s = wished_wait_s(prefer)
+    answer = accept_for(caller, job, idempotency_key, wait_s=wait_s)
+    if wait_s:
+        response["Preference-Applied"] = f"wait={wait_s}"
     response["Location"] = f"{request.path}/{answer.job_id}"
     if not answer.created:
         response["Idempotent-Replayed"] = "true"
@@ -116,7 +139,7 @@ def enqueue_job(
     return Status(202 if answer.created else 200, accepted)
 
 
-def accept_for(caller: Caller, job: NewJob, key: str | None) -> Enqueued:
+def accept_for(caller: Caller, job: NewJob, key: str | None, *, wait_s: float = 0.0) -> Enqueued:
     """The tenant is the caller's, whatever the body says."""
     task = task_for(caller, job.task)
     if key is not None:
@@ -133,7 +156,7 @@ def accept_for(caller: Caller, job: NewJob, key: str | None) -> Enqueued:
         ordering_key=job.ordering_key,
     )
     try:
-        return accept(task, item)
+        return accept(task, item, wait_s=wait_s)
     except InvalidPayload as error:
         raise in_the_body(error) from error
     except InvalidKey as error:  # the caller's has passed above
@@ -154,6 +177,30 @@ def in_the_body(error: InvalidPayload) -> InvalidPayload:
     return InvalidPayload(
         error.message, path=f"$.{inside}", malformed=error.malformed, too_large=error.too_large
     )
+
+
+# --- cancel many -------------------------------------------------------------------------
+
+
+# Before the address of one job, which would match it too.
+@api.post(
+    "/jobs/cancel",
+    response={202: CancelledJobs, **refusals(400, 415, 422)},
+    summary="Cancel the jobs that match",
+)
+def cancel_jobs(request: HttpRequest, which: Matching) -> Status[CancelledJobs]:
+    """What waits is cancelled at once; what runs is asked to stop. At most 10,000 in one request:
+    send it again, with the same `created_before`, until `more` is false."""
+    caller = caller_with(request, Scope.ENQUEUE, Scope.OPERATE)
+    given = which.model_dump(exclude={"reason"})
+    selection = Selection(
+        **{**given, "created_before": which.created_before or ledger.now()},
+        tenant=None if caller.every_tenant else caller.tenant,
+    )
+    done, more = operate.cancel_matching(
+        selection, actor=caller.name, reason=which.reason, batches=BATCHES
+    )
+    return Status(202, CancelledJobs(cancelled=done.cancelled, asked=done.asked, more=more))
 
 
 # --- read --------------------------------------------------------------------------------
@@ -186,12 +233,12 @@ def read_job(
     caller = caller_with(request, Scope.READ)
     found = visible(caller, job_id)
     wait_s = wished_wait_s(prefer)
-    if wait_s and wait_until_finished(found, wait_s):
-        response["Preference-Applied"] = f"wait={wait_s}"
+    if wait_s:
+        say_whether_waited(response, wait_s, wait_until_finished(found, wait_s))
     job = jobs_of(caller).only(*DETAIL_FIELDS).filter(pk=found).first()
     if job is None:
         raise not_found("There is no such job.")
-    return JobDetail.of(job)
+    return JobDetail.of(job, waiting_for(job))
 
 
 @api.get(
@@ -221,7 +268,19 @@ def read_job_outputs(
 def list_queues(request: HttpRequest) -> list[QueueOut]:
     """Of all tenants together."""
     caller_with(request, Scope.READ)
-    return [QueueOut.of(load) for load in queue_loads()]
+    paused = {row.name: row for row in pauses.listed() if row.kind == Pausable.QUEUE}
+    known = breakers()
+    return [
+        QueueOut.of(load, paused.get(load.name), known.get(load.name)) for load in queue_loads()
+    ]
+
+
+def say_whether_waited(response: HttpResponse, wait_s: int, waited: bool) -> None:
+    """An answer given at once, for want of a seat, must not look like the end of a wait."""
+    if waited:
+        response["Preference-Applied"] = f"wait={wait_s}"
+    else:
+        response["Retry-After"] = str(NO_SEAT_RETRY_AFTER_S)
 
 
 def jobs_of(caller: Caller) -> QuerySet[Job]:
@@ -291,8 +350,9 @@ def read_worker(
     caller = caller_with(request, Scope.OPERATE)
     known_worker(name)
     wait_s = wished_wait_s(prefer) if safe_to_stop else 0
-    if wait_s and wait_until(lambda: known_worker(name).is_safe, wait_s):
-        response["Preference-Applied"] = f"wait={wait_s}"
+    if wait_s:
+        waited = wait_until(lambda: known_worker(name).is_safe, wait_s)
+        say_whether_waited(response, wait_s, waited)
     tenant = None if caller.every_tenant else caller.tenant
     return WorkerDetail.seen_by(tenant, known_worker(name))
 
@@ -305,6 +365,66 @@ def known_worker(name: str) -> fleet.Stop:
 
 
 # --- operate -----------------------------------------------------------------------------
+
+
+@api.get("/limits", response={200: list[LimitOut], **refusals()}, summary="State of the limits")
+def list_limits(request: HttpRequest) -> list[LimitOut]:
+    """Rates, pauses and circuit breakers of the downstreams."""
+    caller = caller_with(request, Scope.OPERATE)
+    # The reason comes from the body of a job, which may be another tenant's.
+    return [LimitOut.of(state, tells_reason=caller.every_tenant) for state in limit_states()]
+
+
+@api.get("/pauses", response={200: list[PauseOut], **refusals()}, summary="List what is paused")
+def list_pauses(request: HttpRequest) -> list[PauseOut]:
+    """Queues, tasks and the tenants that you may see."""
+    caller = caller_with(request, Scope.OPERATE)
+    return [PauseOut.of(row) for row in pauses.listed() if may_see(caller, row)]
+
+
+@api.post(
+    "/pauses",
+    response={201: PauseOut, 200: PauseOut, **refusals(400, 415, 422)},
+    summary="Pause a queue, a task or a tenant",
+)
+def pause(request: HttpRequest, wish: NewPause) -> Status[PauseOut]:
+    """Nothing of it starts any more; what runs is left alone. Again is 200, with the new end."""
+    caller = caller_who_may_pause(request, wish.kind, wish.name)
+    if wish.closed and wish.kind != Pausable.QUEUE:
+        raise Problem(INVALID, "Only a queue can be closed.", path="$.closed")
+    if not pauses.still_ahead(wish.until):
+        raise Problem(INVALID, "That time is over.", path="$.until")
+    is_new = pauses.pause(
+        wish.kind, wish.name, actor=caller.name, reason=wish.reason, until=wish.until,
+        closed=wish.closed,
+    )  # fmt: skip
+    found = pauses.find(wish.kind, wish.name)
+    if found is None:
+        raise not_found("It has ended already.")
+    return Status(201 if is_new else 200, PauseOut.of(found))
+
+
+@api.delete("/pauses", response={204: None, **refusals(404, 422)}, summary="Resume")
+def resume(
+    request: HttpRequest, kind: Pausable, name: Annotated[str, Query(max_length=255)]
+) -> Status[None]:
+    caller = caller_who_may_pause(request, kind, name)
+    if not pauses.resume(kind, name, actor=caller.name):
+        raise not_found("It is not paused.")
+    return Status(204, None)
+
+
+def caller_who_may_pause(request: HttpRequest, kind: Pausable, name: str) -> Caller:
+    """A queue and a task are everybody's; a client of one tenant may pause that one."""
+    caller = caller_with(request, Scope.OPERATE)
+    if not (caller.every_tenant or (kind == Pausable.TENANT and name == caller.tenant)):
+        raise Problem(FORBIDDEN, "You may pause and resume your own tenant only.")
+    return caller
+
+
+def may_see(caller: Caller, paused: Paused) -> bool:
+    is_anothers = paused.kind == Pausable.TENANT and paused.name != caller.tenant
+    return caller.every_tenant or not is_anothers
 
 
 @api.post(

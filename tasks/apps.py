@@ -1,6 +1,8 @@
 """The Django app of the job engine."""
 
 from django.apps import AppConfig
+from django.db.backends.signals import connection_created
+from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
 
 
@@ -10,7 +12,11 @@ class TasksConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from tasks import checks  # noqa: F401  (registers the system checks)
+        from tasks import checks, deploy_checks  # noqa: F401  (registers the system checks)
+        from tasks.environment import GUARD, claim_ledger
+
+        connection_created.connect(GUARD.check, dispatch_uid="tasks.environment.guard")
+        post_migrate.connect(claim_ledger, sender=self, dispatch_uid="tasks.environment.claim")
 
         # Celery finds them in workers only; views, the admin and the relay need them too.
         autodiscover_modules("tasks")

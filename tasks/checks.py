@@ -17,6 +17,9 @@ from tasks.registry import ledger_tasks, plain_tasks
 from tasks.signature import Signature, signature_of
 from tasks.wiring import topology
 
+# Its consumer_timeout, unless configured.
+RABBITMQ_WAITS_S = 1800
+
 
 @register()
 def the_ledger_needs_postgresql(app_configs: Any, **kwargs: Any) -> Sequence[CheckMessage]:
@@ -134,6 +137,25 @@ def every_queue_is_declared(app_configs: Any, **kwargs: Any) -> Sequence[CheckMe
             )
         )
     return warnings
+
+
+@register()
+def rabbitmq_lets_every_run_end(app_configs: Any, **kwargs: Any) -> Sequence[CheckMessage]:
+    if not str(current_app.conf.broker_url or "").startswith(("amqp", "pyamqp")):
+        return []
+    return [
+        Warning(
+            f"The queue {queue.name!r} lets a run last {queue.time_limit} s and drain for "
+            f"{queue.drain_s} s; RabbitMQ closes the channel of a worker that holds a message for "
+            f"more than {RABBITMQ_WAITS_S} s.",
+            hint="Its consumer_timeout must be longer, in milliseconds: in rabbitmq.conf, or from "
+            "RabbitMQ 3.12 on in a policy for this queue. Then silence tasks.W003.",
+            obj=queue.name,
+            id="tasks.W003",
+        )
+        for queue in topology().queues.values()
+        if queue.time_limit + queue.drain_s > RABBITMQ_WAITS_S
+    ]
 
 
 def readable_tasks() -> Iterator[tuple[str, Any, Signature]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from django.db import transaction
 
-from tasks import ledger
+from tasks import ledger, limits
 from tasks.ledger import Dispatched
 from tasks.topology import Queue, Topology
 from tasks.turns import EQUAL, Shares
@@ -84,9 +84,12 @@ def dispatch(
         loads = ledger.in_flight(topology.sharing(queue))
         load = Load(*loads.get(queue.name, (0, 0)))
         count = min(room(queue, slots, load, in_flight(loads), per_s), at_most)
+        count = limits.grant(queue, lane, count)
         if not count:
             return []
-        return ledger.dispatch(queue.name, count, lane=lane, shares=shares, after=after)
+        jobs = ledger.dispatch(queue.name, count, lane=lane, shares=shares, after=after)
+        limits.spend(queue, lane, jobs)
+        return jobs
 
 
 def in_flight(loads: Mapping[str, tuple[int, int]]) -> int:

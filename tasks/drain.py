@@ -20,6 +20,7 @@ from celery import Celery, signals
 
 from tasks import heartbeat
 from tasks.board import BOARD
+from tasks.topology import DRAIN_S
 from tasks.wiring import topology
 
 log = structlog.get_logger(__name__)
@@ -43,7 +44,7 @@ def install(app: Celery) -> None:
 
 def drain_s(queues: Sequence[str]) -> float:
     """The longest of its queues: the grace period of the container is made for that."""
-    return max((float(topology().queue(name).drain) for name in queues), default=20.0)
+    return max((float(topology().queue(name).drain_s) for name in queues), default=float(DRAIN_S))
 
 
 def begin(seconds: float) -> Callable[[], None]:

@@ -19,14 +19,23 @@ from uuid import UUID
 from django.db import OperationalError, connection, transaction
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
-from tasks import ledger, metrics, wake
-from tasks.errors import InvalidPayload, KeyConflict, Rejected, TasksError, UnknownTask
+from tasks import accept as acceptance
+from tasks import admission, ledger, metrics, wake
+from tasks.accept import NewJob, Owner
+from tasks.errors import (
+    InvalidPayload,
+    KeyConflict,
+    QueueClosed,
+    Rejected,
+    TasksError,
+    UnknownTask,
+)
 from tasks.keys import check_key, key_from_template, window_keys
-from tasks.ledger import NewJob, Owner
 from tasks.payload import MAX_PAYLOAD_BYTES, differing_fields, encode, fingerprint
 from tasks.registry import task_of
+from tasks.seats import pauses, seat
 from tasks.signature import signature_of
-from tasks.states import TERMINAL, State
+from tasks.states import TERMINAL, Refusal, State
 from tasks.strict_json import check_json, dumps
 from tasks.wiring import topology
 
@@ -94,11 +103,10 @@ def enqueue(
 ) -> Enqueued:
     """Accept one job of ``task`` (a LedgerTask or its name) in the caller's transaction.
 
-    ``wait``: seconds to wait for room, not inside a transaction. Raises Rejected, KeyConflict,
-    InvalidKey, InvalidPayload or UnknownTask; then nothing was written.
+    ``wait``: seconds to wait for room, not inside a transaction; beyond a few waiting threads of
+    one process (``TASKS_WAITING_REQUESTS``) the answer comes at once. Raises Rejected,
+    KeyConflict, InvalidKey, InvalidPayload or UnknownTask; then nothing was written.
     """
-    if wait > 0 and connection.in_atomic_block:
-        raise ValueError("wait > 0 inside a transaction would hold its locks; enqueue after it")
     return accept(
         task,
         Item(
@@ -111,12 +119,52 @@ def enqueue(
             ordering_key=ordering_key,
             on_conflict=on_conflict,
         ),
+        wait_s=wait,
     )
 
 
-def accept(task: Any, item: Item) -> Enqueued:
+def accept(task: Any, item: Item, *, wait_s: float = 0.0) -> Enqueued:
     """``enqueue`` for callers that bring an Item."""
+    if wait_s > 0 and connection.in_atomic_block:
+        raise ValueError("wait > 0 inside a transaction would hold its locks; enqueue after it")
     task = resolve(task)
+    try:
+        if wait_s > 0:
+            return accept_within(wait_s, task, item)
+        return accept_now(task, item)
+    except Rejected as rejected:
+        metrics.rejected(queue_of(task, item), item.tenant, rejected.reason)
+        raise
+
+
+def accept_within(wait_s: float, task: Any, item: Item) -> Enqueued:
+    """Try again until there is room; at the end the last refusal rises."""
+    item = replace(item, job_id=item.job_id or uuid7())  # one caller, however often it asks
+    try:
+        return accept_now(task, item)
+    except QueueClosed:
+        raise
+    except Rejected:
+        with seat() as seated:
+            if not seated:
+                raise
+            return accept_by(time.monotonic() + wait_s, task, item)
+
+
+def accept_by(ends_at: float, task: Any, item: Item) -> Enqueued:
+    for pause_s in pauses():
+        time.sleep(max(0.0, min(pause_s, ends_at - time.monotonic())))
+        try:
+            return accept_now(task, item)
+        except QueueClosed:
+            raise
+        except Rejected:
+            if time.monotonic() >= ends_at:
+                raise
+    raise AssertionError("pauses have no end")
+
+
+def accept_now(task: Any, item: Item) -> Enqueued:
     window_s = getattr(task, "dedupe_window", None)
     if window_s and item.key is None and not task.key:
         return accept_in_window(task, item, window_s)
@@ -130,9 +178,12 @@ def enqueue_many(task: Any, items: Iterable[Item | Mapping[str, Any]]) -> list[E
     """
     task = resolve(task)
     answers: list[Enqueued | Refused] = []
+    is_ours = not connection.in_atomic_block
     with transaction.atomic():
         for chunk in batched(items, CHUNK):
-            answers += accept_chunk(task, [as_item(item) for item in chunk])
+            answers += accept_chunk(
+                task, [as_item(item) for item in chunk], own_transaction=is_ours
+            )
     return answers
 
 
@@ -160,7 +211,7 @@ def prepare(task: Any, item: Item, key: str | None = None) -> NewJob:
     return NewJob(
         id=job_id,
         task=task.name,
-        queue=item.queue or task.queue or task.app.conf.task_default_queue,
+        queue=queue_of(task, item),
         tenant=item.tenant,
         key=key or key_of(task, item, payload, job_id),
         fingerprint=fingerprint(task.name, payload),
@@ -172,6 +223,10 @@ def prepare(task: Any, item: Item, key: str | None = None) -> NewJob:
         ordering_key=item.ordering_key,
         lane=task.name if task.own_rate_limit else "",
     )
+
+
+def queue_of(task: Any, item: Item) -> str:
+    return str(item.queue or task.queue or task.app.conf.task_default_queue)
 
 
 def with_defaults(task: Any, item: Item) -> Item:
@@ -242,23 +297,31 @@ def uuid7() -> UUID:
 
 
 def insert_or_find(task: Any, item: Item, job: NewJob) -> Enqueued:
-    """Insert; on a taken key read back who has it. Nobody there: the other rolled back, again."""
+    """Insert; on a taken key read back who has it. Nobody there: no room, or the other rolled
+    back, then again."""
     for _ in range(READ_BACK_TRIES):
         with bounded_lock_wait():
-            inserted = ledger.accept(job)
-        if inserted:
+            insertion = admission.insert(job)
+        if insertion.happened:
             wake.after_commit(job.id)
+            if insertion.sample_is_old:
+                admission.refresh(job.queue)
             return created(job)
-        owner = ledger.owner_of(job)
+        owner = acceptance.owner_of(job)
         if owner is None:
+            with bounded_lock_wait():
+                happened = admission.insert_otherwise(job)
+            if happened:
+                wake.after_commit(job.id)
+                return created(job)
             continue
         if task.unique == "unfinished" and owner.state in TERMINAL:
-            ledger.free_key(owner.id)  # or a rival has: either way the next insert decides
+            acceptance.free_key(owner.id)  # or a rival has: either way the next insert decides
             continue
         return repeat(job, item, owner)
-    if item.job_id is not None:
+    if item.job_id is not None and acceptance.owners_of([job]):
         raise InvalidPayload("is taken; let the id be made", path="task_id")
-    raise Rejected("the idempotency key is contended")
+    raise Rejected(Refusal.CONTENDED)
 
 
 def created(job: NewJob) -> Enqueued:
@@ -280,7 +343,7 @@ def replaces(job: NewJob, item: Item, owner: Owner) -> bool:
     return (
         item.on_conflict == "replace"
         and owner.task == job.task
-        and ledger.replace_payload(owner.id, job.payload, job.fingerprint)
+        and acceptance.replace_payload(owner.id, job.payload, job.fingerprint)
     )
 
 
@@ -312,7 +375,7 @@ def bounded_lock_wait() -> Iterator[None]:
             yield
     except OperationalError as exc:
         if isinstance(exc.__cause__, LockNotAvailable | DeadlockDetected):
-            raise Rejected("an open transaction holds the idempotency key") from exc
+            raise Rejected(Refusal.CONTENDED) from exc
         raise
 
 
@@ -328,10 +391,10 @@ def accept_in_window(task: Any, item: Item, window_s: float) -> Enqueued:
     payload = signature_of(task).dump(item.payload)
     with transaction.atomic():
         with bounded_lock_wait():
-            now_s = ledger.lock_content(fingerprint(task.name, payload) + item.tenant)
+            now_s = acceptance.lock_content(fingerprint(task.name, payload) + item.tenant)
         current, previous = window_keys(task.name, item.tenant, payload, window_s, now_s)
         job = prepare(task, item, current)
-        owner = ledger.owner_since(job.tenant, [current, previous], now_s - window_s)
+        owner = acceptance.owner_since(job.tenant, [current, previous], now_s - window_s)
         answer = repeat(job, item, owner) if owner else insert_or_find(task, item, job)
     return Enqueued(**{**vars(answer), "derived": True})
 
@@ -343,20 +406,52 @@ def as_item(item: Item | Mapping[str, Any]) -> Item:
     return item if isinstance(item, Item) else Item(item)
 
 
-def accept_chunk(task: Any, items: Sequence[Item]) -> list[Enqueued | Refused]:
-    """One insert for all that is valid; what was not inserted is looked at one by one."""
+def accept_chunk(
+    task: Any, items: Sequence[Item], *, own_transaction: bool = False
+) -> list[Enqueued | Refused]:
+    """One insert for all that is valid; what was not inserted is looked at one by one.
+
+    ``own_transaction``: no caller's, so others may wait for its end.
+    """
     jobs = [attempt(prepare, task, item) for item in items]
     valid = [job for job in jobs if isinstance(job, NewJob)]
     with bounded_lock_wait():
-        inserted = ledger.accept_many(valid) if valid else set()
+        inserted = admission.insert_many(valid, own_transaction=own_transaction) if valid else set()
     if inserted:
         wake.after_commit(*inserted)
+    find = Finder(task, [job for job in valid if job.id not in inserted])
     return [
         job if isinstance(job, Refused)
         else created(job) if job.id in inserted
-        else attempt(insert_or_find, task, item, job)
+        else find(item, job)
         for item, job in zip(items, jobs, strict=True)
     ]  # fmt: skip
+
+
+class Finder:
+    """Answers for what one statement did not insert.
+
+    Where a queue has refused a tenant, it refuses the rest of the chunk as well, unasked: a
+    thousand questions would hold the transaction open. Repeats are found all the same.
+    """
+
+    def __init__(self, task: Any, jobs: Sequence[NewJob]) -> None:
+        self.task = task
+        self.owned = acceptance.owners_of(jobs)
+        self.refusals: dict[tuple[str, str, int], Refused] = {}
+
+    def __call__(self, item: Item, job: NewJob) -> Enqueued | Refused:
+        alike = (job.queue, job.tenant, job.priority)
+        answer: Enqueued | Refused
+        if job.run_at is None and job.id not in self.owned and alike in self.refusals:
+            answer = self.refusals[alike]
+        else:
+            answer = attempt(insert_or_find, self.task, item, job)
+        if isinstance(answer, Refused) and isinstance(answer.error, Rejected):
+            metrics.rejected(job.queue, job.tenant, answer.error.reason)
+            if job.run_at is None and answer.error.reason != Refusal.CONTENDED:
+                self.refusals[alike] = answer
+        return answer
 
 
 def attempt[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | Refused:

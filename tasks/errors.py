@@ -2,6 +2,7 @@
 
 TasksError
 ├── Rejected            not accepted now; try again after ``retry_after`` seconds
+│   ├── QueueClosed     an operator closed the queue for maintenance
 │   └── PoolFull        by an in-process pool whose line is full
 ├── PoolClosed          an in-process pool takes nothing more
 ├── DeadlinePassed      it could not have started before its deadline
@@ -33,10 +34,17 @@ class Rejected(TasksError):
     """The job was not accepted. Inside a task body it is a snooze."""
 
     def __init__(self, reason: str, retry_after: int = 1) -> None:
-        """``retry_after``: whole seconds, at least 1."""
+        """``reason``: where admission refused, a ``tasks.states.Refusal``.
+
+        ``retry_after``: whole seconds, at least 1.
+        """
         super().__init__(f"{reason}; try again in {retry_after} s")
         self.reason = reason
         self.retry_after = retry_after
+
+
+class QueueClosed(Rejected):
+    """Nothing is accepted for this queue until an operator opens it again."""
 
 
 class PoolFull(Rejected):
@@ -102,11 +110,17 @@ class NotReplayable(TasksError):
 
 
 class RetryAfter(TasksError):
-    """Raised by a body: try again after ``seconds``. Spends one retry."""
+    """Raised by a body: try again after ``seconds``. Spends one retry.
 
-    def __init__(self, seconds: float, reason: str = "") -> None:
+    With ``pause_downstream`` nothing of the downstream goes until then: it has refused us, not
+    only this job.
+    """
+
+    def __init__(self, seconds: float, reason: str = "", *, pause_downstream: bool = False) -> None:
         super().__init__(reason or f"retry after {seconds} s")
         self.seconds = seconds
+        self.reason = reason
+        self.pause_downstream = pause_downstream
 
 
 class Snooze(TasksError):

@@ -8,6 +8,7 @@ ordinary task. The tracer reports the outcome to the task's result backend
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -188,6 +189,7 @@ def call_body(task: Any, args: Any, kwargs: Any) -> Any:
     except HardLimit as exc:
         raise TimeLimitExceeded(exc.seconds) from exc
     except RetryAfter as exc:
+        pause_for(run, exc)
         raise task.retry(exc=exc, countdown=exc.seconds) from exc
     except (Snooze, Draining, Rejected, Cancelled, LeaseLost) as exc:
         settle.interrupted(run, exc)
@@ -204,6 +206,16 @@ def call_body(task: Any, args: Any, kwargs: Any) -> Any:
     return result
 
 
+def pause_for(run: Run, exc: RetryAfter) -> None:
+    """A job that was sent to a queue without a downstream still gets its retry."""
+    if not exc.pause_downstream:
+        return
+    try:
+        run.pause_downstream(exc.seconds, exc.reason)
+    except ValueError as error:
+        log.warning("downstream_not_paused", error=str(error))
+
+
 def run_body(run: Run, args: Any, kwargs: Any) -> Any:
     """The body, and a connection that is as it was before."""
     try:
@@ -212,12 +224,33 @@ def run_body(run: Run, args: Any, kwargs: Any) -> Any:
             result = (
                 run_atomic(run, args, kwargs) if run.task.atomic else run.task.run(*args, **kwargs)
             )
-    except BaseException:
+    except BaseException as exc:
         connections.clean_up(run.transactions)
+        write_pause(run)
+        if run.told is not None and not is_own_outcome(exc):
+            log.info("interrupted_body_raised", told=str(run.told), error=repr(exc))
+            raise run.told from exc
         raise
+    write_pause(run)
     if connections.clean_up(run.transactions):
         raise RuntimeError("the body left a transaction open; what it wrote there is rolled back")
     return result
+
+
+def is_own_outcome(exc: BaseException) -> bool:
+    """Of a body that was told to stop: not what its cut connection or its cleaning up raised,
+    nor the retry that ``autoretry_for`` makes of that."""
+    if isinstance(exc, asyncio.CancelledError):
+        return False
+    return isinstance(exc, TasksError | Ignore | Reject) or not isinstance(exc, Exception)
+
+
+def write_pause(run: Run) -> None:
+    """What the body asked for inside a transaction. Its outcome does not depend on it."""
+    try:
+        run.write_pause()
+    except DatabaseError as exc:
+        log.error("downstream_not_paused", error=str(exc))
 
 
 def is_told_to_stop(exc: SystemExit) -> bool:
@@ -227,14 +260,21 @@ def is_told_to_stop(exc: SystemExit) -> bool:
 
 def run_atomic(run: Run, args: Any, kwargs: Any) -> Any:
     """Body and success commit together, or neither does."""
+    committed = threading.Event()
     try:
         with transaction.atomic():
+            transaction.on_commit(committed.set)  # before what the body registers
             result = run.task.run(*args, **kwargs)
             run.followers = links.taken_from(run.task)
             if run.retry is None and not settle.succeeded(run, result):
                 raise LeaseLost("this run no longer owns its job")
-    except BaseException:
-        run.settled = False  # the transaction took it along
+    except BaseException as exc:
+        if committed.is_set() and isinstance(exc, Exception):
+            # The job has succeeded, and its effects are there: nothing that comes after fails it.
+            log.exception("on_commit_failed", task=run.claim.task)
+            return result
+        if not committed.is_set():
+            run.settled = False  # the transaction took it along
         raise
     return result
 

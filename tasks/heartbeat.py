@@ -22,6 +22,7 @@ from celery.worker import state
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connection
 
+from tasks import pulse
 from tasks.board import BOARD
 from tasks.connections import bounded
 from tasks.health import RelayWatch
@@ -54,6 +55,7 @@ class Vitals:
     capacity: int
     busy: int
     draining: bool
+    reconnects: int = 0
 
 
 @dataclass
@@ -64,6 +66,7 @@ class Turning:
     queues: Sequence[str] = ()
     capacity: int = 0
     busy: int = 0
+    reconnects: int = 0
 
     @property
     def hangs(self) -> bool:
@@ -78,6 +81,7 @@ class Heartbeat(bootsteps.StartStopStep):
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         self.beater: Beater | None = None
         self.timer_entry: Any = None
+        self.connected = 0
         super().__init__(consumer, **kwargs)
 
     def start(self, consumer: Any) -> None:
@@ -86,10 +90,17 @@ class Heartbeat(bootsteps.StartStopStep):
         if self.beater is None:
             BOARD.open()
             self.beater = Beater(consumer.hostname, known_tasks(consumer.app))
+        self.connected += 1
+        self.beater.is_disconnected = False
         turned = self.turned(consumer)
         turned()
         self.timer_entry = consumer.timer.call_repeatedly(TURN_S, turned)
         self.beater.start()
+
+    def stop(self, consumer: Any) -> None:
+        """The broker is lost, or the worker stops."""
+        if self.beater is not None:
+            self.beater.is_disconnected = True
 
     def shutdown(self, consumer: Any) -> None:
         """The pool has ended: nothing runs here any more."""
@@ -103,6 +114,7 @@ class Heartbeat(bootsteps.StartStopStep):
                     queues=tuple(consumer.app.amqp.queues.consume_from),
                     capacity=consumer.pool.num_processes,
                     busy=len(state.reserved_requests),
+                    reconnects=self.connected - 1,
                 )
 
         return turned
@@ -129,6 +141,8 @@ class Beater:
         self.tasks = tasks
         self.turning = Turning()
         self.draining = False
+        # Without a broker the loop cannot turn, and a restart would only end what runs.
+        self.is_disconnected = False
         self._ending = False
         self._awake = threading.Event()
         self._thread = threading.Thread(target=self._work, name="heartbeat", daemon=True)
@@ -165,6 +179,7 @@ class Beater:
             capacity=self.turning.capacity,
             busy=self.turning.busy,
             draining=self.draining,
+            reconnects=self.turning.reconnects,
         )
 
     def _work(self) -> None:
@@ -173,11 +188,19 @@ class Beater:
                 # Cleared first: a flag that is set during the beat makes the next one come at once.
                 self._awake.clear()
                 self._guarded(self._renew)
+                if self.draining or self.is_disconnected or not self.turning.hangs:
+                    pulse.give("alive")
                 # A draining worker has no loop any more, but its runs are alive.
                 if self._is_due and (self.draining or not self.turning.hangs):
                     self._guarded(self._beat)
-                self._awake.wait(self._renewer.pause_s)
+                self._awake.wait(self._pause_s)
             self._say_goodbye()
+
+    @property
+    def _pause_s(self) -> float:
+        """Until the next renewal or beat; a beat that waits for a loop that hangs looks again."""
+        beats_in_s = self._beats_at - time.monotonic()
+        return min(self._renewer.pause_s, beats_in_s if beats_in_s > 0 else TURN_S)
 
     def _guarded(self, part: Callable[[], None]) -> None:
         """Without this thread every run of the worker is taken away: nothing may end it."""
@@ -222,6 +245,7 @@ class Beater:
         if self._reachable is False:
             log.info("heartbeat_found_database", worker=self.name)
         self._reachable = True
+        pulse.give("ready")
 
     def _say_goodbye(self) -> None:
         try:
@@ -237,18 +261,20 @@ def beat(worker: Vitals) -> None:
     """Write the whole row: it may have been pruned, or belong to a dead worker of that name."""
     execute(
         "INSERT INTO tasks_worker (name, host, pid, release, queues, known_tasks, capacity,"
-        " busy, draining, started_at, last_beat)"
-        " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp(), clock_timestamp())"
+        " busy, draining, reconnects, started_at, last_beat)"
+        " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp(), clock_timestamp())"
         " ON CONFLICT (name) DO UPDATE SET host = excluded.host, pid = excluded.pid,"
         " release = excluded.release, queues = excluded.queues,"
         " known_tasks = excluded.known_tasks, capacity = excluded.capacity,"
         " busy = excluded.busy, draining = excluded.draining, last_beat = excluded.last_beat,"
+        " reconnects = excluded.reconnects,"
         " stopped_at = NULL, started_at = CASE"
         " WHEN (tasks_worker.host, tasks_worker.pid) = (excluded.host, excluded.pid)"
         " THEN tasks_worker.started_at ELSE excluded.started_at END",
         [
             worker.name, worker.host, worker.pid, worker.release, json.dumps(list(worker.queues)),
             json.dumps(list(worker.known_tasks)), worker.capacity, worker.busy, worker.draining,
+            worker.reconnects,
         ],
     )  # fmt: skip
 

@@ -6,6 +6,7 @@ Each parses, calls one function and renders. Nothing here writes a state.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -14,15 +15,17 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet, TextField
-from django.db.models.functions import Cast, Left, Now
+from django.db.models import F, QuerySet, TextField, Window
+from django.db.models.functions import Cast, Left, Now, RowNumber
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from tasks import job_display as show
+from tasks import ledger
 from tasks.enqueue import Enqueued
 from tasks.enqueue_form import EnqueueForm, offer, parameters_of
 from tasks.job_list import (
@@ -33,15 +36,21 @@ from tasks.job_list import (
     TaskFilter,
     TenantFilter,
     search,
+    selection_of,
 )
+from tasks.ledger import CancelledMany, Selection
 from tasks.models import Job
-from tasks.operate import Answers, operate
+from tasks.operate import Answers, cancel_matching, operate
 from tasks.read_only_admin import ReadOnlyAdmin
 from tasks.registry import ledger_tasks
-from tasks.states import Action
+from tasks.representations import moment
+from tasks.states import Action, State
+from tasks.waiting import waiting_for
 
 # Rows of each table on the page of a job; the latest ones.
 HISTORY_ROWS = 100
+# Of a thousand jobs, cancelled at once: some seconds at most.
+BATCHES = 20
 SHOWN_MAX = 300  # characters of a JSON value in such a table
 DONE = {Action.CANCEL: "Cancelled", Action.REPLAY: "Queued again", Action.DISMISS: "Dismissed"}
 NOT_DONE = {
@@ -108,6 +117,7 @@ class JobAdmin(ReadOnlyAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """What a job has: no empty result beside an error, no reasons nobody gave."""
         optional = {
+            "waits_for": obj.state in (State.QUEUED, State.DISPATCHED),
             (show.hold_reason, show.held): obj.hold_reason,
             show.cancel_reason: obj.cancel_reason,
             show.progress: obj.progress is not None,
@@ -131,6 +141,16 @@ class JobAdmin(ReadOnlyAdmin):
             ]}),
         ]  # fmt: skip
 
+    @admin.display(description="waits for")
+    def waits_for(self, job: Any) -> str:
+        waiting = waiting_for(job)
+        if waiting is None:
+            return show.BLANK
+        text = f"{waiting.waits_for}: {waiting.detail}"
+        if waiting.estimate_s is None:
+            return text
+        return f"{text} In about {show.duration(timedelta(seconds=waiting.estimate_s))}."
+
     # --- pages ---
 
     def get_urls(self) -> list[URLPattern]:
@@ -138,13 +158,18 @@ class JobAdmin(ReadOnlyAdmin):
         return [
             path("enqueue/", view(self.enqueue_view), name="tasks_job_enqueue"),
             path("operate/<str:action>/", view(self.operate_view), name="tasks_job_operate"),
+            path("cancel/", view(self.cancel_matching_view), name="tasks_job_cancel_matching"),
             *super().get_urls(),
         ]
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        mine = {"title": "Jobs", "may_enqueue": self.has_enqueue_permission(request)}
+        mine = {
+            "title": "Jobs",
+            "may_enqueue": self.has_enqueue_permission(request),
+            "cancel_all_url": self.cancel_all_url(request),
+        }
         return super().changelist_view(request, mine | (extra_context or {}))
 
     def change_view(
@@ -163,7 +188,10 @@ class JobAdmin(ReadOnlyAdmin):
         return {
             "title": job.task,
             "subtitle": str(job.id),
-            "attempts": job.history.order_by("-fence")[:HISTORY_ROWS],
+            # A replay counts attempts from zero; the history goes on.
+            "attempts": job.history.annotate(
+                nth=Window(RowNumber(), order_by=F("fence").asc())
+            ).order_by("-fence")[:HISTORY_ROWS],
             "steps": shortened(job.steps, "result").order_by("-id")[:HISTORY_ROWS],
             "outputs": shortened(job.outputs, "data").order_by("-seq")[:HISTORY_ROWS],
             "operator_actions": job.actions.order_by("-id")[:HISTORY_ROWS],
@@ -257,6 +285,55 @@ class JobAdmin(ReadOnlyAdmin):
         )
         self.tell(request, action, answers)
         return HttpResponseRedirect(way_back(request, ids))
+
+    def cancel_all_url(self, request: HttpRequest) -> str | None:
+        """Where a filtered list of unfinished jobs can be cancelled as a whole."""
+        filters = request.GET.dict()
+        if not self.has_operate_permission(request) or not selection_of(filters, timezone.now()):
+            return None
+        return f"{reverse('admin:tasks_job_cancel_matching')}?{urlencode(filters)}"
+
+    def cancel_matching_view(self, request: HttpRequest) -> HttpResponse:
+        """Cancels what had been accepted when the operator saw how many it is."""
+        if not self.has_operate_permission(request):
+            raise PermissionDenied
+        given = (request.POST if request.method == "POST" else request.GET).dict()
+        try:
+            before = moment(given.get("created_before")) or ledger.now()
+        except ValueError as exc:
+            raise Http404("no such moment") from exc
+        selection = selection_of(given, before)
+        if selection is None:
+            raise Http404("name a task, a queue or a tenant")
+        form = ReasonForm(Action.CANCEL, request.POST if request.method == "POST" else None)
+        form.fields["reason"].required = True
+        if not form.is_valid():
+            jobs = counted(ledger.count_selected(selection), "job")
+            filters = {name: value for name, value in vars(selection).items() if value is not None}
+            filters["created_before"] = before.isoformat()
+            return self.page(
+                request, "cancel_matching.html", f"Cancel {jobs}", form=form, filters=filters,
+                explained=EXPLAINED[Action.CANCEL], back=self.list_of(selection),
+            )  # fmt: skip
+        done, more = cancel_matching(
+            selection, actor=request.user.get_username(), reason=form.cleaned_data["reason"],
+            batches=BATCHES,
+        )  # fmt: skip
+        self.tell_of_many(request, done, more)
+        return HttpResponseRedirect(self.list_of(selection))
+
+    def list_of(self, selection: Selection) -> str:
+        names = ("task", "queue", "tenant", "state")
+        filters = {name: getattr(selection, name) for name in names}
+        filters = {name: value for name, value in filters.items() if value is not None}
+        return f"{reverse('admin:tasks_job_changelist')}?{urlencode(filters)}"
+
+    def tell_of_many(self, request: HttpRequest, done: CancelledMany, more: bool) -> None:
+        self.message_user(request, f"Cancelled: {counted(done.cancelled, 'job')}.")
+        if done.asked:
+            self.message_user(request, f"Asked to stop: {counted(done.asked, 'running job')}.")
+        if more:
+            self.message_user(request, "Some are left: cancel once more.", messages.WARNING)
 
     def tell(self, request: HttpRequest, action: Action, answers: Answers) -> None:
         if answers.done:

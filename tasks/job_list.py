@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -17,10 +17,11 @@ from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 from django.http import HttpRequest
 
+from tasks.ledger import Selection
 from tasks.models import Job
 from tasks.paging import Page, Place, Window, read_page
 from tasks.registry import ledger_tasks
-from tasks.states import State
+from tasks.states import UNFINISHED, State
 from tasks.wiring import topology
 
 OLDER, NEWER = "upto", "after"
@@ -210,6 +211,21 @@ class TenantFilter(JobFilter):
 
     def known_values(self) -> Iterable[str]:
         return ()
+
+
+# --- what the filters mean, for whoever cancels it all -------------------------------------
+
+
+def selection_of(given: Mapping[str, str], now: datetime) -> Selection | None:
+    """The unfinished jobs that a filtered list shows; None when a filter says more than that, or
+    when there is none that says which jobs are meant."""
+    narrowing = {name: given[name] for name in ("task", "queue", "tenant") if name in given}
+    state = given.get("state")
+    if not narrowing or {"q", "dead_letter"} & given.keys() or state not in (None, *UNFINISHED):
+        return None
+    if any("\x00" in value for value in narrowing.values()):  # in no row
+        return None
+    return Selection(**narrowing, state=state, created_before=now)
 
 
 # --- search ------------------------------------------------------------------------------

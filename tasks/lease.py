@@ -18,6 +18,7 @@ import structlog
 
 from tasks import adopt, ledger, metrics
 from tasks.board import BOARD, Board, Notice, Word
+from tasks.interrupt import LOOK_EVERY_S
 from tasks.wiring import topology
 
 log = structlog.get_logger(__name__)
@@ -69,13 +70,17 @@ class Renewer:
         """Renew when it is time, and end what was lost. Raises DatabaseError."""
         self.end_the_lost()
         if time.monotonic() >= self.renews_at:
-            self.renews_at = time.monotonic() + self.every_s
+            # What it hears is heard by the runs a little later.
+            self.renews_at = time.monotonic() + self.every_s - LOOK_EVERY_S
             self.renew()
 
     def renew(self) -> None:
         """On a DatabaseError nothing is posted, and the runs see the age of their renewal."""
         youth_s = self.every_s * YOUNGER_PAYS_NOTHING
-        old = [run for run in self.held() if run.is_older_than(youth_s)]
+        runs = list(self.held())
+        old = [run for run in runs if run.is_older_than(youth_s)]
+        if len(old) < len(runs):  # else one that is cancelled young hears of it a turn later
+            self.renews_at = min(self.renews_at, time.monotonic() + youth_s)
         if not old and not self.missed:
             return
         asked_at = time.monotonic()
@@ -83,7 +88,7 @@ class Renewer:
         self.board.post([self.notice(run, kept, asked_at) for run in old])
         self.note_missed(old, kept)
         if not all(run.renewed for run in kept.values()):
-            self.renews_at = asked_at + min(self.every_s, LOCKED_IS_ASKED_AGAIN_AFTER_S)
+            self.renews_at = min(self.renews_at, asked_at + LOCKED_IS_ASKED_AGAIN_AFTER_S)
 
     def notice(self, run: Held, kept: dict[UUID, ledger.Kept], renewed_at: float) -> Notice:
         """A locked row counts as renewed: while it is locked nobody can take it."""

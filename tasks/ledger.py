@@ -1,4 +1,4 @@
-"""Every change of a job, in the order of its life.
+"""Every change of a job after it was accepted (``accept.py``), in the order of its life.
 
 Each function is one conditional statement and returns whether it happened (or the row it
 won). "Somebody else was faster" is a normal answer. The state, the dispatch number or the
@@ -9,218 +9,27 @@ Callers own the transaction; without one, each statement commits by itself.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError, connection, transaction
-from psycopg.errors import UniqueViolation
+from django.db import IntegrityError, OperationalError, connection, transaction
+from psycopg.errors import LockNotAvailable, UniqueViolation
 
 from tasks import turns
+from tasks.errors import Rejected
 from tasks.states import Action, Failure, Hold, State
 from tasks.turns import Shares
 
 ERROR_MESSAGE_MAX = 10_000  # characters
 TRACEBACK_MAX = 50_000  # characters; the end is kept, it names the cause
 HOLD_REASON_MAX = 200  # characters
-
-
-# --- accept -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class NewJob:
-    """A checked job that is about to be accepted. JSON fields are text."""
-
-    id: UUID
-    task: str
-    queue: str
-    tenant: str
-    key: str
-    fingerprint: str
-    payload: str
-    headers: str | None = None
-    priority: int = 0
-    run_at: Any = None
-    start_by: Any = None
-    ordering_key: str | None = None
-    lane: str = ""
-
-    @property
-    def payload_data(self) -> Any:
-        return json.loads(self.payload)
-
-
-@dataclass(frozen=True)
-class Owner:
-    """The job that has a key already."""
-
-    id: UUID
-    task: str
-    queue: str
-    state: State
-    fingerprint: str
-    payload: Any
-    finished_at: datetime | None
-
-    @classmethod
-    def first(cls, rows: Sequence[tuple[Any, ...]]) -> Owner | None:
-        if not rows:
-            return None
-        job_id, task, queue, state, *rest = rows[0]
-        return cls(job_id, task, queue, State(state), *rest)
-
-
-COLUMNS = {
-    "id": "uuid",
-    "task": "text",
-    "queue": "text",
-    "tenant": "text",
-    "idempotency_key": "text",
-    "fingerprint": "text",
-    "payload": "json",
-    "headers": "json",
-    "priority": "int",
-    "run_at": "timestamptz",
-    "start_by": "timestamptz",
-    "ordering_key": "text",
-    "lane": "text",
-}
 # Milliseconds for which a racer waits until the other's transaction ends. Set by the
 # statement itself, so it costs no round trip.
 LOCK_TIMEOUT_MS = 2000
-INSERT = (
-    "WITH patience AS MATERIALIZED (SELECT set_config('lock_timeout', %s, true))"
-    f" INSERT INTO tasks_job ({', '.join(COLUMNS)}, due, seq, hold_reason)"
-    " SELECT id, task, queue, tenant, idempotency_key, fingerprint, payload, headers, priority,"
-    " coalesce(run_at, clock_timestamp()), start_by, ordering_key, lane,"
-    " coalesce(run_at <= clock_timestamp(), true), seq, {hold} FROM patience, "
-)
-UNFINISHED_OF_KEY = (
-    "queue = {of}.queue AND tenant = {of}.tenant AND ordering_key = {of}.ordering_key"
-    " AND state IN ('queued', 'dispatched', 'running')"
-)
-# Two racers may both find nobody before them: the relay looks again before it dispatches.
-IN_ORDER = (
-    "CASE WHEN ordering_key IS NOT NULL AND ("
-    "row_number() OVER (PARTITION BY queue, tenant, ordering_key ORDER BY seq) > 1 OR EXISTS ("
-    f"SELECT FROM tasks_job WHERE {UNFINISHED_OF_KEY.format(of='given')}))"
-    f" THEN '{Hold.ORDER}' ELSE '' END"
-)
-ONE = ", ".join(f"%s::{kind}" for kind in COLUMNS.values())
-MANY = ", ".join(f"%s::{kind}[]" for kind in COLUMNS.values())
-GIVEN = f"AS given({', '.join(COLUMNS)})"
-
-
-def values_of(job: NewJob) -> list[Any]:
-    return [
-        job.id, job.task, job.queue, job.tenant, job.key, job.fingerprint, job.payload,
-        job.headers, job.priority, job.run_at, job.start_by, job.ordering_key, job.lane,
-    ]  # fmt: skip
-
-
-def insert_into(jobs: Sequence[NewJob]) -> str:
-    """Looking for older jobs of an ordering key is for those who have one."""
-    return INSERT.format(hold=IN_ORDER if any(job.ordering_key for job in jobs) else "''")
-
-
-def accept(job: NewJob) -> bool:
-    """Insert the job unless its key or id is taken. False: read back who has it."""
-    return bool(
-        execute(
-            f"{insert_into([job])}"
-            f" (SELECT *, nextval('tasks_job_seq') AS seq FROM (VALUES ({ONE})) {GIVEN})"
-            " AS given ON CONFLICT DO NOTHING",
-            [str(LOCK_TIMEOUT_MS), *values_of(job)],
-        )
-    )
-
-
-def accept_many(jobs: Sequence[NewJob]) -> set[UUID]:
-    """Insert what is new, in one statement; the ids that were inserted.
-
-    Numbered in the given order, inserted in key order: two callers with the same keys wait for
-    each other, not in a circle.
-    """
-    columns = [list(column) for column in zip(*map(values_of, jobs), strict=True)]
-    rows = fetch(
-        f"{insert_into(jobs)}"
-        f" (SELECT *, nextval('tasks_job_seq') AS seq FROM unnest({MANY}) {GIVEN}) AS given"
-        " ORDER BY tenant, idempotency_key ON CONFLICT DO NOTHING RETURNING id",
-        [str(LOCK_TIMEOUT_MS), *columns],
-    )
-    return {row[0] for row in rows}
-
-
-OWNER = "SELECT id, task, queue, state, fingerprint, payload, finished_at FROM tasks_job"
-
-
-def owner_of(job: NewJob) -> Owner | None:
-    """Who has the key, or the id, of a job that was not inserted. None: nobody any more."""
-    return Owner.first(
-        fetch(
-            f"{OWNER} WHERE tenant = %s AND idempotency_key = %s"
-            f" UNION ALL {OWNER} WHERE id = %s AND tenant = %s LIMIT 1",
-            [job.tenant, job.key, job.id, job.tenant],
-        )
-    )
-
-
-def owner_since(tenant: str, keys: Sequence[str], since_s: float) -> Owner | None:
-    """The job of one of these keys that was accepted after ``since_s`` (epoch seconds)."""
-    return Owner.first(
-        fetch(
-            f"{OWNER} WHERE tenant = %s AND idempotency_key = ANY(%s)"
-            " AND created_at > to_timestamp(%s) ORDER BY seq DESC LIMIT 1",
-            [tenant, list(keys), since_s],
-        )
-    )
-
-
-def lock_content(content: str) -> float:
-    """Serialise callers of the same content until the transaction ends; the time (epoch s)."""
-    set_lock_timeout(str(LOCK_TIMEOUT_MS))
-    fetch("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [content])
-    return float(fetch("SELECT extract(epoch FROM clock_timestamp())", [])[0][0])
-
-
-def lock_timeout() -> str:
-    return str(fetch("SELECT current_setting('lock_timeout')", [])[0][0])
-
-
-def set_lock_timeout(value: str) -> None:
-    """For the rest of this transaction."""
-    fetch("SELECT set_config('lock_timeout', %s, true)", [value])
-
-
-def free_key(job_id: UUID) -> bool:
-    """A terminal job gives its key to a younger one (``unique="unfinished"``)."""
-    return bool(
-        execute(
-            "UPDATE tasks_job SET former_key = idempotency_key, idempotency_key = NULL"
-            " WHERE id = %s AND idempotency_key IS NOT NULL"
-            " AND state IN ('succeeded', 'failed', 'cancelled')",
-            [job_id],
-        )
-    )
-
-
-def replace_payload(job_id: UUID, payload: str, fingerprint: str) -> bool:
-    """Swap the payload of a job that has never started (``on_conflict="replace"``).
-
-    What was wrong with the old one holds the job no more.
-    """
-    return bool(
-        execute(
-            "UPDATE tasks_job SET payload = %s::json, fingerprint = %s,"
-            " hold_reason = CASE WHEN starts_with(hold_reason, %s) THEN '' ELSE hold_reason END"
-            " WHERE id = %s AND state IN ('queued', 'dispatched') AND started_at IS NULL",
-            [payload, fingerprint, Hold.INCOMPATIBLE, job_id],
-        )
-    )
 
 
 # --- the relay: due, dispatched, lost, expired ------------------------------------------
@@ -360,6 +169,23 @@ def undispatch(jobs: Iterable[Dispatched]) -> int:
     )
 
 
+def recall(
+    queues: Sequence[str], limit: int, *, tasks: Sequence[str] = (), tenants: Sequence[str] = ()
+) -> int:
+    """Take back what was sent and has not started: of these queues, tasks or tenants.
+
+    The messages become stale, the place in the order stays. A row that a claim has locked is
+    left to it.
+    """
+    return execute(
+        "UPDATE tasks_job SET state = 'queued', dispatched_at = NULL WHERE id IN ("
+        " SELECT id FROM tasks_job WHERE state = 'dispatched'"
+        " AND (queue = ANY(%s) OR task = ANY(%s) OR tenant = ANY(%s))"
+        " LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AND state = 'dispatched'",
+        [list(queues), list(tasks), list(tenants), limit],
+    )
+
+
 def expire(limit: int) -> list[tuple[UUID, str]]:
     """Fail what nobody needs any more: ``start_by`` passed before the first start."""
     return fetch(
@@ -443,12 +269,17 @@ NO_KEY: Key = ("", "", "")
 # --- held: what must not run now, for a reason of its own ---------------------------------
 
 
+# A job that is accepted, retried or replayed starts anew. Not ``run_at``: a job that waited for
+# longer than that in a backlog, or was paused, must not fail at its first give-back.
+RETURNED = "returned_since = coalesce(returned_since, clock_timestamp())"
+
+
 def hold_unknown(job_id: UUID, dispatch_no: int) -> bool:
     """A worker got a message for a task it does not know."""
     return bool(
         execute(
             "UPDATE tasks_job SET state = 'queued', dispatched_at = NULL, hold_reason = %s,"
-            " held_at = clock_timestamp()"
+            f" held_at = clock_timestamp(), {RETURNED}"
             " WHERE id = %s AND dispatch_no = %s AND state = 'dispatched'",
             [Hold.TASK_UNKNOWN, job_id, dispatch_no],
         )
@@ -467,7 +298,7 @@ def hold_incompatible(job_id: UUID, fence: int, *, problem: str) -> bool:
             " finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL"
             " ELSE clock_timestamp() END,"
             " hold_reason = CASE WHEN cancel_requested_at IS NULL THEN %s ELSE '' END,"
-            " held_at = clock_timestamp(), lease_expires_at = NULL,"
+            f" held_at = clock_timestamp(), {RETURNED}, lease_expires_at = NULL,"
             f" started_at = nullif(started_at, claimed_at){OF_MINE}",
             [storable(f"{Hold.INCOMPATIBLE}: {problem}")[:HOLD_REASON_MAX], job_id, fence],
         )
@@ -534,6 +365,61 @@ def release_known(limit: int, *, pause_s: float, live_for_s: float) -> int:
 def release_refused(limit: int, *, pause_s: float, live_for_s: float) -> int:
     """Let jobs go whose payload one release refused, once another one is live."""
     return execute(RELEASE_DIFFERING, [live_for_s, pause_s, limit, limit, limit])
+
+
+def queues_with_held_jobs() -> list[str]:
+    """Names of queues where something that came back is on hold, by hopping like above."""
+    held = "FROM tasks_job j WHERE state = 'queued' AND returned_since IS NOT NULL"
+    held += " AND hold_reason <> ''"
+    rows = fetch(
+        "WITH RECURSIVE found AS ("
+        f" (SELECT queue {held} ORDER BY queue LIMIT 1) UNION ALL"
+        f" SELECT (SELECT j.queue {held} AND j.queue > found.queue ORDER BY j.queue LIMIT 1)"
+        " FROM found WHERE found.queue IS NOT NULL)"
+        " SELECT queue FROM found WHERE queue IS NOT NULL",
+        [],
+    )
+    return [row[0] for row in rows]
+
+
+def give_up_held(queue: str, after_s: float, limit: int) -> list[UUID]:
+    """Fail what no worker could run for that long. What an operator paused is left alone."""
+    rows = fetch(
+        "UPDATE tasks_job SET state = 'failed', failure = %s, dead_letter = true,"
+        " error_type = 'GaveUp', error_message = 'on hold: ' || hold_reason, error_traceback = '',"
+        " hold_reason = '', finished_at = clock_timestamp()"
+        " WHERE id IN (SELECT id FROM tasks_job WHERE queue = %s AND state = 'queued'"
+        f" AND hold_reason <> '' AND (hold_reason = '{Hold.TASK_UNKNOWN}'"
+        f" OR hold_reason LIKE '{Hold.INCOMPATIBLE}%%')"
+        " AND returned_since < statement_timestamp() - %s * interval '1 second'"
+        " ORDER BY returned_since LIMIT %s FOR UPDATE SKIP LOCKED) RETURNING id",
+        [Failure.GAVE_UP, queue, after_s, limit],
+    )
+    return [row[0] for row in rows]
+
+
+PAUSED = f"{HELD_BY_REASON} = '{Hold.PAUSED}'"
+
+
+def hold_paused(tasks: Sequence[str], limit: int) -> int:
+    """Take due jobs of these tasks out of the index of due work."""
+    return execute(
+        "UPDATE tasks_job SET hold_reason = %s, held_at = clock_timestamp() WHERE id IN ("
+        f" SELECT id FROM tasks_job {DUE} AND task = ANY(%s) LIMIT %s FOR UPDATE SKIP LOCKED)",
+        [Hold.PAUSED, list(tasks), limit],
+    )
+
+
+def release_paused(paused_tasks: Sequence[str], limit: int) -> int:
+    """Let jobs go that were held for a pause of their task, unless it still lasts."""
+    return execute(
+        f"{kinds_of(PAUSED, 'task').rstrip(',')}"
+        " UPDATE tasks_job SET hold_reason = '' WHERE id IN (SELECT job.id FROM kinds k, LATERAL ("
+        f" SELECT id FROM tasks_job WHERE {PAUSED} AND queue = k.queue AND task = k.kind"
+        " ORDER BY seq LIMIT %s FOR UPDATE SKIP LOCKED) AS job"
+        " WHERE k.kind <> ALL(%s) LIMIT %s)",
+        [limit, list(paused_tasks), limit],
+    )
 
 
 # --- a worker: claim, then settle with the fence of that claim ---------------------------
@@ -707,6 +593,7 @@ def retry(job_id: UUID, fence: int, *, delay_s: float, error: ErrorReport) -> bo
             " finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL"
             " ELSE clock_timestamp() END,"
             " lease_expires_at = NULL, attempts = attempts + 1, due = %s <= 0,"
+            " returned_since = NULL,"
             " run_at = clock_timestamp() + %s * interval '1 second',"
             f" error_type = %s, error_message = %s, error_traceback = %s{OF_MINE}{MINE}){ATTEMPT}",
             [
@@ -746,19 +633,41 @@ def end_cancelled(job_id: UUID, fence: int, *, reason: str = "") -> bool:
     )
 
 
-def give_back(job_id: UUID, fence: int, *, delay_s: float = 0.0) -> bool:
-    """Return a run unfinished (snooze, drain): it costs nothing and leaves no attempt."""
-    return bool(
-        execute(
-            "UPDATE tasks_job SET"
-            " state = CASE WHEN cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,"
-            " finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL"
-            " ELSE clock_timestamp() END,"
-            " lease_expires_at = NULL, due = %s <= 0,"
-            f" run_at = clock_timestamp() + %s * interval '1 second'{OF_MINE}",
-            [delay_s, delay_s, job_id, fence],
-        )
-    )
+def give_back(
+    job_id: UUID, fence: int, *, delay_s: float = 0.0, give_up_after_s: float | None = None
+) -> str | None:
+    """Return a run unfinished (snooze, drain): it costs nothing and leaves no attempt.
+
+    The new state: failed when it has come back like this for ``give_up_after_s``; None when the
+    run no longer owns the job.
+    """
+    rows = fetch(
+        "UPDATE tasks_job SET lease_expires_at = NULL, due = %(delay)s <= 0,"
+        " run_at = clock_timestamp() + %(delay)s * interval '1 second',"
+        f" {RETURNED}, state = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'"
+        f" WHEN {TOO_OFTEN} THEN 'failed' ELSE 'queued' END,"
+        f" finished_at = CASE WHEN cancel_requested_at IS NOT NULL OR {TOO_OFTEN}"
+        " THEN clock_timestamp() END,"
+        f" failure = CASE WHEN {GIVES_UP} THEN %(gave_up)s ELSE '' END, dead_letter = {GIVES_UP},"
+        f" error_type = CASE WHEN {GIVES_UP} THEN 'GaveUp' ELSE error_type END,"
+        f" error_message = CASE WHEN {GIVES_UP} THEN 'given back without an attempt since '"
+        " || returned_since ELSE error_message END,"
+        f" error_traceback = CASE WHEN {GIVES_UP} THEN '' ELSE error_traceback END"
+        " WHERE id = %(id)s AND state = 'running' AND fence = %(fence)s RETURNING state",
+        {
+            "delay": delay_s, "after": give_up_after_s, "gave_up": Failure.GAVE_UP,
+            "id": job_id, "fence": fence,
+        },
+    )  # fmt: skip
+    return rows[0][0] if rows else None
+
+
+# One moment for the whole statement, or its columns would contradict each other.
+TOO_OFTEN = (
+    "coalesce(returned_since < statement_timestamp() - %(after)s::float8 * interval '1 second',"
+    " false)"
+)
+GIVES_UP = f"(cancel_requested_at IS NULL AND {TOO_OFTEN})"
 
 
 @dataclass(frozen=True)
@@ -879,25 +788,145 @@ def fence_of_dispatch(job_id: UUID, dispatch_no: int) -> int | None:
 # --- callers and operators ---------------------------------------------------------------
 
 
+# Who has been asked to stop is not asked again: the first reason stays.
+CANCELLED = (
+    "UPDATE tasks_job j SET"
+    " state = CASE WHEN j.state = 'running' THEN j.state ELSE 'cancelled' END,"
+    " finished_at = CASE WHEN j.state = 'running' THEN NULL ELSE clock_timestamp() END,"
+    " dispatched_at = NULL, hold_reason = '',"
+    " cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()),"
+    " cancel_reason = CASE WHEN cancel_requested_at IS NULL THEN %s ELSE cancel_reason END"
+)
+
+
 def cancel(job_id: UUID, *, actor: str, reason: str = "") -> str | None:
-    """Cancel at once what waits, ask what runs to stop. The new state; None when terminal."""
-    rows = fetch(
-        "WITH mine AS (UPDATE tasks_job SET"
-        " state = CASE WHEN state = 'running' THEN state ELSE 'cancelled' END,"
-        " finished_at = CASE WHEN state = 'running' THEN NULL ELSE clock_timestamp() END,"
-        " dispatched_at = NULL, hold_reason = '', cancel_requested_at = clock_timestamp(),"
-        " cancel_reason = %s"
-        " WHERE id = %s AND state IN ('queued', 'dispatched', 'running')"
-        f" RETURNING id, state){RECORD_ACTION}",
-        [
-            storable(reason)[:500],
-            job_id,
-            Action.CANCEL,
-            storable(actor),
-            storable(reason)[:500],
-        ],
-    )
+    """Cancel at once what waits, ask what runs to stop. The new state; None when terminal.
+
+    Raises Rejected when the row stays locked: most likely its own run has it in a transaction.
+    """
+    reason = storable(reason)[:500]
+    with waiting_for_a_lock():
+        rows = fetch(
+            "WITH patience AS MATERIALIZED (SELECT set_config('lock_timeout', %s, true)),"
+            f" mine AS ({CANCELLED} FROM patience"
+            " WHERE id = %s AND state IN ('queued', 'dispatched', 'running')"
+            f" RETURNING id, state){RECORD_ACTION}",
+            [str(LOCK_TIMEOUT_MS), reason, job_id, Action.CANCEL, storable(actor), reason],
+        )
     return rows[0][0] if rows else None
+
+
+@contextmanager
+def waiting_for_a_lock() -> Iterator[None]:
+    """For one statement that sets its lock timeout. The transaction around stays as it was."""
+    try:
+        if connection.in_atomic_block:
+            with transaction.atomic():
+                before = lock_timeout()
+                yield
+                set_lock_timeout(before)
+        else:
+            yield
+    except OperationalError as exc:
+        if isinstance(exc.__cause__, LockNotAvailable):
+            raise Rejected("the job is locked by an open transaction") from exc
+        raise
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Unfinished jobs that somebody means, by what they have in common. None: any."""
+
+    task: str | None = None
+    queue: str | None = None
+    tenant: str | None = None
+    ordering_key: str | None = None
+    state: str | None = None
+    created_before: datetime | None = None
+
+    @property
+    def where(self) -> tuple[str, list[Any]]:
+        """What is asked to stop already is not meant again."""
+        columns = ("task", "queue", "tenant", "ordering_key", "state")
+        given = {name: getattr(self, name) for name in columns}
+        conditions = [f"{name} = %s" for name, value in given.items() if value is not None]
+        values = [value for value in given.values() if value is not None]
+        if self.created_before is not None:
+            conditions.append("created_at < %s")
+            values.append(self.created_before)
+        return " AND ".join(["cancel_requested_at IS NULL", *conditions]), values
+
+
+# Each has a partial index, so that finished jobs cost nothing.
+UNFINISHED_PARTS = (
+    "state = 'queued' AND due AND hold_reason = ''",
+    "state = 'queued' AND NOT due AND hold_reason = ''",
+    "state = 'queued' AND NOT (hold_reason = '')",
+    "state = 'dispatched'",
+    "state = 'running'",
+)
+
+
+@dataclass(frozen=True)
+class CancelledMany:
+    """``asked``: those that run have been asked to stop."""
+
+    cancelled: int = 0
+    asked: int = 0
+
+    def __add__(self, other: CancelledMany) -> CancelledMany:
+        return CancelledMany(self.cancelled + other.cancelled, self.asked + other.asked)
+
+    @property
+    def total(self) -> int:
+        return self.cancelled + self.asked
+
+
+def cancel_some(selection: Selection, limit: int, *, actor: str, reason: str = "") -> CancelledMany:
+    """Cancel up to ``limit`` of them in one statement; rows that are locked are left out."""
+    where, values = selection.where
+    parts = ", ".join(
+        f"part{number} AS (SELECT id FROM tasks_job WHERE {part} AND {where} LIMIT %s {UNLOCKED})"
+        for number, part in enumerate(UNFINISHED_PARTS)
+    )
+    # Taken lazily, part by part: no more rows are locked than are changed.
+    taken = " UNION ALL ".join(f"SELECT id FROM part{n}" for n in range(len(UNFINISHED_PARTS)))
+    reason = storable(reason)[:500]
+    rows = fetch(
+        f"WITH {parts}, taken AS MATERIALIZED ({taken} LIMIT %s),"
+        f" mine AS ({CANCELLED} FROM taken WHERE j.id = taken.id RETURNING j.id, j.state),"
+        " recorded AS (INSERT INTO tasks_operatoraction (job_id, action, actor, reason, at)"
+        " SELECT id, %s, %s, %s, clock_timestamp() FROM mine)"
+        " SELECT count(*) FILTER (WHERE state = 'cancelled'),"
+        " count(*) FILTER (WHERE state = 'running') FROM mine",
+        [
+            *[*values, limit] * len(UNFINISHED_PARTS), limit, reason,
+            Action.CANCEL, storable(actor), reason,
+        ],
+    )  # fmt: skip
+    return CancelledMany(*rows[0])
+
+
+def is_any_left(selection: Selection) -> bool:
+    where, values = selection.where
+    parts = " OR ".join(
+        f"EXISTS (SELECT FROM tasks_job WHERE {part} AND {where})" for part in UNFINISHED_PARTS
+    )
+    return bool(fetch(f"SELECT {parts}", values * len(UNFINISHED_PARTS))[0][0])
+
+
+def count_selected(selection: Selection) -> int:
+    where, values = selection.where
+    parts = " + ".join(
+        f"(SELECT count(*) FROM tasks_job WHERE {part} AND {where})" for part in UNFINISHED_PARTS
+    )
+    return int(fetch(f"SELECT {parts}", values * len(UNFINISHED_PARTS))[0][0])
+
+
+def now() -> datetime:
+    """The database's."""
+    moment: datetime = fetch("SELECT clock_timestamp()", [])[0][0]
+    return moment
 
 
 def replay(job_id: UUID, *, actor: str, reason: str) -> bool:
@@ -920,7 +949,7 @@ def replay_unless_owned(job_id: UUID, *, actor: str, reason: str) -> bool:
             "WITH mine AS (UPDATE tasks_job j SET state = 'queued', attempts = 0, crashes = 0,"
             " failure = '', dead_letter = false, finished_at = NULL, due = true,"
             " run_at = clock_timestamp(), start_by = NULL, cancel_requested_at = NULL,"
-            " seq = nextval('tasks_job_seq'),"
+            " returned_since = NULL, seq = nextval('tasks_job_seq'),"
             # At the tail of its key, until the relay finds it at the head.
             f" hold_reason = CASE WHEN ordering_key IS NULL THEN '' ELSE '{Hold.ORDER}' END,"
             " idempotency_key = coalesce(idempotency_key, former_key), former_key = NULL"
@@ -1022,3 +1051,12 @@ def fetch(sql: str, parameters: Parameters) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)
         return list(cursor.fetchall())
+
+
+def lock_timeout() -> str:
+    return str(fetch("SELECT current_setting('lock_timeout')", [])[0][0])
+
+
+def set_lock_timeout(value: str) -> None:
+    """For the rest of this transaction."""
+    fetch("SELECT set_config('lock_timeout', %s, true)", [value])

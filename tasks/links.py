@@ -16,7 +16,7 @@ from django.db import DatabaseError, transaction
 from kombu.exceptions import EncodeError
 from kombu.utils import json as kombu_json
 
-from tasks import inline, ledger
+from tasks import admission, inline, ledger
 from tasks.strict_json import dumps
 
 
@@ -68,7 +68,8 @@ def succeed(
     with transaction.atomic():
         happened = ledger.succeed(job_id, fence, result=result, note=note)
         if happened:
-            with inline.settling():
+            # A full queue must not undo a success.
+            with inline.settling(), admission.waived():
                 enqueue(followers, value)
     return happened
 

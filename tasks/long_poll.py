@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import re
-import threading
-import time
 from collections.abc import Callable
 from uuid import UUID
 
-from django.conf import settings
-
 from tasks.models import Job
+from tasks.seats import poll_until, seat
 from tasks.states import TERMINAL
 
 # Seconds. Below the 20 s that a stopping web server leaves to running requests.
 WAIT_MAX_S = 15
-# Requests of one process that may wait at once: half of its four threads by default, so that
-# there are always some left to accept jobs. Those beyond it are answered at once.
-WAITING_MAX = getattr(settings, "TASKS_WAITING_REQUESTS", 2)
-FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 0.5
+# Seconds after which one who found no seat may try again: the waits of others end meanwhile.
+NO_SEAT_RETRY_AFTER_S = 2
 
 WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?(\d{1,9})\"?\s*(?:$|[,;])", re.IGNORECASE)
-SEATS = threading.BoundedSemaphore(WAITING_MAX)
 
 
 def wished_wait_s(prefer: str | None) -> int:
@@ -38,17 +31,10 @@ def wait_until_finished(job_id: UUID, within_s: float) -> bool:
 
 def wait_until(is_so: Callable[[], bool], within_s: float) -> bool:
     """False, at once, when too many wait already; else True, once it is so or out of time."""
-    if not SEATS.acquire(blocking=False):
-        return False
-    try:
-        ends_at = time.monotonic() + within_s
-        pause_s = FIRST_PAUSE_S
-        while not is_so() and (left_s := ends_at - time.monotonic()) > 0:
-            time.sleep(min(pause_s, left_s))
-            pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
-        return True
-    finally:
-        SEATS.release()
+    with seat() as seated:
+        if seated:
+            poll_until(is_so, within_s)
+        return seated
 
 
 def is_finished(job_id: UUID) -> bool:

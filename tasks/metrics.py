@@ -8,9 +8,14 @@ ACCEPTED = Counter("tasks_accepted", "Jobs accepted.", ["queue", "task"])
 REPEATED = Counter("tasks_repeated", "Calls answered with the existing job.", ["queue", "task"])
 SETTLED = Counter("tasks_settled", "Runs that ended, by outcome.", ["queue", "task", "outcome"])
 REFUSED = Counter("tasks_refused_writes", "Writes of a run that had lost its job.", ["operation"])
-
-
 RESCUED = Counter("tasks_rescued", "Runs whose lease expired.", ["queue", "task"])
+REJECTED = Counter("tasks_rejected", "Jobs not accepted.", ["queue", "tenant", "reason"])
+
+# Tenants with a series of their own. Any more of them share one, or a crowd of tenants would fill
+# the memory of this process and of whoever scrapes it.
+TENANTS_MAX = 100
+OTHER_TENANTS = "other"
+_tenants: set[str] = set()
 
 
 def accepted(queue: str, task: str) -> None:
@@ -19,6 +24,17 @@ def accepted(queue: str, task: str) -> None:
 
 def repeated(queue: str, task: str) -> None:
     REPEATED.labels(queue, task).inc()
+
+
+def rejected(queue: str, tenant: str, reason: str) -> None:
+    REJECTED.labels(queue, tenant_label(tenant), reason).inc()
+
+
+def tenant_label(tenant: str) -> str:
+    """The first ``TENANTS_MAX`` by name."""
+    if tenant not in _tenants and len(_tenants) < TENANTS_MAX:
+        _tenants.add(tenant)
+    return tenant if tenant in _tenants else OTHER_TENANTS
 
 
 def settled(queue: str, task: str, outcome: str) -> None:

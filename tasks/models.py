@@ -58,6 +58,10 @@ class Job(models.Model):
     )
     hold_reason = models.CharField(max_length=200, db_default="", blank=True)
     held_at = models.DateTimeField(null=True, help_text="Since when it must not run.")
+    returned_since = models.DateTimeField(
+        null=True,
+        help_text="When it was first given back or put on hold after its latest attempt.",
+    )
     run_at = models.DateTimeField(db_default=Now())
     due = models.BooleanField(
         db_default=True,
@@ -195,10 +199,22 @@ class Job(models.Model):
                 name="tasks_job_held",
                 condition=Q(state=State.QUEUED) & ~Q(hold_reason=""),
             ),
+            # Due and held: with the index of due work, all that waits in a queue.
+            models.Index(
+                fields=["queue", "tenant"],
+                name="tasks_job_due_but_held",
+                condition=Q(state=State.QUEUED, due=True) & ~Q(hold_reason=""),
+            ),
             models.Index(
                 fields=["queue", "task", "seq"],
                 name="tasks_job_paused",
                 condition=Q(state=State.QUEUED, hold_reason=Hold.PAUSED),
+            ),
+            # Since when what is on hold comes back and back: some day the relay gives it up.
+            models.Index(
+                fields=["queue", "returned_since"],
+                name="tasks_job_held_since",
+                condition=Q(state=State.QUEUED, returned_since__isnull=False) & ~Q(hold_reason=""),
             ),
             # What waits for another worker: the relay hops from one task, or release, to the next.
             models.Index(
@@ -311,6 +327,9 @@ class Worker(models.Model):
     capacity = models.IntegerField()
     busy = models.IntegerField(db_default=0)
     draining = models.BooleanField(db_default=False)
+    reconnects = models.IntegerField(
+        db_default=0, help_text="How often it lost the broker and found it again."
+    )
     # Jobs that were unfinished when it drained, each given back.
     given_back = models.JSONField(null=True)
     started_at = models.DateTimeField(db_default=Now())
@@ -362,11 +381,15 @@ class QueueState(models.Model):
     """What the relays measure of a queue, for admission and for estimates."""
 
     queue = models.CharField(max_length=100, primary_key=True)
-    per_s = models.FloatField(default=0, help_text="Jobs dispatched per second, lately.")
+    per_s = models.FloatField(db_default=0, help_text="Jobs dispatched per second, lately.")
     per_s_at = models.DateTimeField(db_default=Now())
-    waiting = models.IntegerField(default=0, help_text="Due jobs when it was measured.")
-    waiting_seq = models.BigIntegerField(default=0, help_text="Younger jobs were not counted.")
+    waiting = models.IntegerField(db_default=0, help_text="Due jobs up to waiting_seq.")
+    waiting_seq = models.BigIntegerField(
+        db_default=0, help_text="Who asks counts the younger ones."
+    )
     waiting_at = models.DateTimeField(db_default=Now())
+    idle_at = models.DateTimeField(db_default=Now(), help_text="When nothing was waiting, last.")
+    tenants = models.IntegerField(db_default=0, help_text="With due jobs when it was measured.")
     room = models.IntegerField(null=True, help_text="Jobs that may wait; empty: no bound.")
 
     def __str__(self) -> str:
@@ -387,6 +410,24 @@ class TenantLoad(models.Model):
 
     def __str__(self) -> str:
         return f"{self.tenant} in {self.queue}"
+
+
+class Promise(models.Model):
+    """Until when the room of a queue, or of a tenant in it, is promised to refused callers."""
+
+    queue = models.CharField(max_length=100)
+    tenant = models.CharField(max_length=100, blank=True, null=True, help_text="Null: of all.")
+    until = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["queue", "tenant"], name="tasks_promise_once", nulls_distinct=False
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.queue} until {self.until}"
 
 
 class Tenant(models.Model):

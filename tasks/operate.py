@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from tasks import ledger, wake
+from tasks.errors import Rejected
+from tasks.ledger import CancelledMany, Selection
 from tasks.models import Job
 from tasks.states import Action, State
 
@@ -25,7 +27,11 @@ def operate(action: Action, job_ids: Iterable[UUID], *, actor: str, reason: str)
     """Cancel, replay or dismiss each job, in the order of their ids."""
     answers = Answers()
     for job_id in sorted(set(job_ids)):
-        state = act(action, job_id, actor=actor, reason=reason)
+        try:
+            state = act(action, job_id, actor=actor, reason=reason)
+        except Rejected as exc:
+            answers.refused[exc.reason].append(job_id)
+            continue
         if state is None:
             answers.refused[why_not(action, job_id)].append(job_id)
         elif state == State.RUNNING:
@@ -44,6 +50,26 @@ def act(action: Action, job_id: UUID, *, actor: str, reason: str) -> str | None:
             return State.QUEUED if replay(job_id, actor=actor, reason=reason) else None
         case Action.DISMISS:
             return State.FAILED if ledger.dismiss(job_id, actor=actor, reason=reason) else None
+
+
+# Each batch commits by itself, so that no row stays locked for long.
+BATCH = 1_000
+
+
+def cancel_matching(
+    selection: Selection, *, actor: str, reason: str, batches: int
+) -> tuple[CancelledMany, bool]:
+    """Cancel the unfinished jobs of a selection, at most ``batches`` times a thousand.
+
+    The second value says whether some are left: too many, or locked at this moment.
+    """
+    done = CancelledMany()
+    for _ in range(batches):
+        batch = ledger.cancel_some(selection, BATCH, actor=actor, reason=reason)
+        done += batch
+        if batch.total < BATCH:
+            break
+    return done, ledger.is_any_left(selection)
 
 
 def replay(job_id: UUID, *, actor: str, reason: str) -> bool:

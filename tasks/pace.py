@@ -12,6 +12,8 @@ from tasks.ledger import execute
 PACE_OVER_S = 1.0
 # Seconds over which all of them do, for admission and estimates.
 SHARED_OVER_S = 5.0
+# The first second of work after none fills the window as well: half of it is a fair guess.
+FIRST_OVER_S = 2.0
 
 
 @dataclass
@@ -35,12 +37,20 @@ def tell(paces: Mapping[str, Pace]) -> None:
     if not news:
         return
     execute(
-        "INSERT INTO tasks_queuestate AS s (queue, per_s, waiting, waiting_seq)"
-        " SELECT queue, jobs / %s::float8, 0, 0 FROM unnest(%s::text[], %s::int[])"
-        " AS given(queue, jobs) ORDER BY queue"
-        " ON CONFLICT (queue) DO UPDATE SET per_s_at = clock_timestamp(), per_s = excluded.per_s"
-        " + s.per_s * exp(extract(epoch FROM s.per_s_at - clock_timestamp())::float8 / %s)",
-        [SHARED_OVER_S, list(news), [pace.untold for pace in news.values()], SHARED_OVER_S],
+        "INSERT INTO tasks_queuestate AS s (queue, per_s)"
+        " SELECT queue, jobs / %(first_s)s::float8"
+        " FROM unnest(%(queues)s::text[], %(jobs)s::int[]) AS given(queue, jobs) ORDER BY queue"
+        " ON CONFLICT (queue) DO UPDATE SET per_s_at = clock_timestamp(), per_s ="
+        # What it took while it wanted for work says nothing about what it can take.
+        " CASE WHEN s.idle_at > s.per_s_at THEN greatest(s.per_s, excluded.per_s)"
+        " ELSE excluded.per_s * %(first_s)s / %(over_s)s + s.per_s * exp(greatest(-100,"
+        " extract(epoch FROM s.per_s_at - clock_timestamp())::float8 / %(over_s)s)) END",
+        {
+            "queues": list(news),
+            "jobs": [pace.untold for pace in news.values()],
+            "first_s": FIRST_OVER_S,
+            "over_s": SHARED_OVER_S,
+        },
     )
     for pace in news.values():
         pace.untold = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -10,6 +11,19 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from tasks.health import WATCH, readiness
 from tasks.scrape import exposition
+
+
+def answer_machines(
+    get_response: Callable[[HttpRequest], HttpResponse],
+) -> Callable[[HttpRequest], HttpResponse]:
+    """The first middleware: probes and Prometheus ask by an address that no ALLOWED_HOSTS names."""
+    views = {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
+
+    def answer(request: HttpRequest) -> HttpResponse:
+        view = views.get(request.path_info)
+        return view(request) if view else get_response(request)
+
+    return answer
 
 
 @require_safe

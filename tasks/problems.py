@@ -23,7 +23,7 @@ from django.views.decorators.csrf import csrf_exempt
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
-from tasks.errors import InvalidKey, InvalidPayload, KeyConflict, Rejected, UnknownTask
+from tasks.errors import InvalidKey, InvalidPayload, KeyConflict, QueueClosed, Rejected, UnknownTask
 
 CONTENT_TYPE = "application/problem+json"
 # Seconds. A database that restarts or fails over is back within a few of them.
@@ -59,12 +59,13 @@ UNKNOWN_TASK = Kind("unknown-task", 422, "There is no such task.")
 KEY_CONFLICT = Kind("key-conflict", 422, "The idempotency key names another request.")
 REJECTED = Kind("rejected", 429, "Not now.")
 INTERNAL = Kind("internal", 500, "We failed; it is in our log.")
+CLOSED = Kind("queue-closed", 503, "The queue is closed for maintenance.")
 UNAVAILABLE = Kind("unavailable", 503, "The ledger does not answer.")
 
 KINDS = (
     MALFORMED, INVALID_KEY, UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, METHOD_NOT_ALLOWED, WRONG_STATE,
     TOO_LARGE, WRONG_MEDIA_TYPE, INVALID, UNKNOWN_TASK, KEY_CONFLICT, REJECTED, INTERNAL,
-    UNAVAILABLE,
+    CLOSED, UNAVAILABLE,
 )  # fmt: skip
 
 
@@ -172,7 +173,16 @@ def _(error: UnknownTask) -> Problem:
 
 @problem_of.register
 def _(error: Rejected) -> Problem:
-    return Problem(REJECTED, error.reason, headers={"Retry-After": str(error.retry_after)})
+    return Problem(REJECTED, f"Not accepted: {error.reason}.", **reason_and_retry(error))
+
+
+@problem_of.register
+def _(error: QueueClosed) -> Problem:
+    return Problem(CLOSED, "Not accepted: the queue is closed.", **reason_and_retry(error))
+
+
+def reason_and_retry(error: Rejected) -> dict[str, Any]:
+    return {"headers": {"Retry-After": str(error.retry_after)}, "reason": str(error.reason)}
 
 
 @problem_of.register(OperationalError)

@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 from celery import Celery
 from kombu import Exchange, Producer
+from kombu.exceptions import BatchPublishError  # type: ignore[attr-defined]
 
 from tasks.ledger import Dispatched
 from tasks.topology import Queue
@@ -93,7 +94,9 @@ class Publisher:
     def errors(self) -> tuple[type[Exception], ...]:
         if self.connection is None:
             return (OSError,)
-        return (OSError, *self.connection.connection_errors, *self.connection.channel_errors)
+        known = self.connection.connection_errors + self.connection.channel_errors
+        # Neither of them, though a connection that breaks during a batch is one.
+        return (OSError, BatchPublishError, *known)
 
     def failed(self, exc: Exception) -> None:
         if not self.failures:

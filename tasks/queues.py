@@ -7,10 +7,14 @@ counting at ``COUNT_MAX``. A figure of ``COUNT_MAX`` means "that many or more".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
+from tasks import limits
 from tasks.fleet import LIVE_FOR_S
-from tasks.ledger import fetch, queues_with_due_jobs
+from tasks.ledger import fetch, in_flight, queues_with_due_jobs
+from tasks.limits import BreakerState, Status
+from tasks.topology import Downstream
 from tasks.wiring import topology
 
 # Beyond this nobody needs the exact figure, and counting it would be the load.
@@ -33,6 +37,7 @@ class QueueLoad:
     dead_letters: int = 0
     workers: int = 0
     capacity: int = 0
+    reconnects: int = 0
 
     @property
     def in_flight(self) -> int:
@@ -61,11 +66,82 @@ def queue_loads() -> list[QueueLoad]:
             dispatched=dispatched.get(name, 0),
             running=running.get(name, 0),
             dead_letters=dead_letters.get(name, 0),
-            workers=workers.get(name, (0, 0))[0],
-            capacity=workers.get(name, (0, 0))[1],
+            workers=workers.get(name, NO_WORKERS)[0],
+            capacity=workers.get(name, NO_WORKERS)[1],
+            reconnects=workers.get(name, NO_WORKERS)[2],
         )
         for name in sorted(names)[:QUEUES_MAX]
     ]
+
+
+@dataclass(frozen=True)
+class LimitState:
+    """A downstream, or a task with a rate of its own, at this moment."""
+
+    kind: Literal["downstream", "task"]
+    name: str
+    status: Status
+    queues: list[str] = field(default_factory=list)
+    max_concurrency: int | None = None
+    in_flight: int | None = None
+    rate: str | None = None
+    tokens: float | None = None
+    has_breaker: bool = False
+
+
+def limit_states() -> list[LimitState]:
+    """Every downstream of the topology, then the tasks whose rate was used, by name."""
+    of_tasks = fetch(
+        "SELECT name FROM tasks_limit WHERE name LIKE 'task:%%' ORDER BY name LIMIT %s",
+        [QUEUES_MAX],
+    )
+    names = [name for (name,) in of_tasks]
+    downstreams = topology().downstreams
+    found = limits.statuses([*names, *(downstream.limit_name for downstream in downstreams)])
+    return [
+        *(of_downstream(d, found.get(d.limit_name, Status())) for d in downstreams),
+        *(of_task(name, found[name]) for name in names if name in found),
+    ]
+
+
+def of_downstream(downstream: Downstream, status: Status) -> LimitState:
+    queues = topology().calling(downstream)
+    loads = in_flight(queues).values()
+    rate = limits.rate_of(downstream.rate)
+    return LimitState(
+        "downstream",
+        downstream.name,
+        status,
+        queues=queues,
+        max_concurrency=downstream.max_concurrency,
+        in_flight=sum(dispatched + running for dispatched, running in loads),
+        rate=downstream.rate,
+        tokens=limits.tokens_now(status, rate) if rate else None,
+        has_breaker=downstream.breaker is not None,
+    )
+
+
+def of_task(limit_name: str, status: Status) -> LimitState:
+    name = limit_name.removeprefix("task:")
+    rate = limits.rate_of_task(name)
+    return LimitState(
+        "task",
+        name,
+        status,
+        rate=f"{rate.per_s:g}/s" if rate else None,
+        tokens=limits.tokens_now(status, rate) if rate else None,
+    )
+
+
+def breakers() -> dict[str, BreakerState]:
+    """By queue: the breaker of its downstream, where it has one."""
+    downstreams = [d for d in topology().downstreams if d.breaker is not None]
+    found = limits.statuses([downstream.limit_name for downstream in downstreams])
+    return {
+        queue: found.get(downstream.limit_name, Status()).breaker
+        for downstream in downstreams
+        for queue in topology().calling(downstream)
+    }
 
 
 def due_by_queue() -> Mapping[str, tuple[int, float]]:
@@ -91,16 +167,20 @@ def count_by_queue(condition: str) -> Mapping[str, int]:
     return dict(rows)
 
 
-def workers_by_queue() -> Mapping[str, tuple[int, int]]:
-    """Live workers and their capacity. One that serves two queues counts for both."""
+NO_WORKERS = (0, 0, 0)
+
+
+def workers_by_queue() -> Mapping[str, tuple[int, int, int]]:
+    """Live workers, their capacity and their reconnects. One that serves two queues counts for
+    both."""
     rows = fetch(
-        "SELECT queue, count(*), sum(capacity) FROM tasks_worker,"
+        "SELECT queue, count(*), sum(capacity), sum(reconnects) FROM tasks_worker,"
         " jsonb_array_elements_text(queues) AS queue"
         " WHERE stopped_at IS NULL AND NOT draining"
         " AND last_beat > clock_timestamp() - %s * interval '1 second' GROUP BY queue",
         [LIVE_FOR_S],
     )
-    return {queue: (workers, capacity) for queue, workers, capacity in rows}
+    return {queue: (workers, capacity, again) for queue, workers, capacity, again in rows}
 
 
 def live_relays() -> int:

@@ -18,7 +18,8 @@ from celery import Celery
 from django.db import Error, connection
 from psycopg.errors import LockNotAvailable
 
-from tasks import dispatch, fleet, holds, ledger, pace, tenants
+from tasks import breaker, dispatch, fleet, holds, ledger, pace, pauses, pulse, tenants
+from tasks.admission import Sampler
 from tasks.dispatch import BATCH, Slots
 from tasks.enqueue import uuid7
 from tasks.listen import Listener
@@ -60,12 +61,15 @@ class Relay:
         self.sleeping = False
         self.beat_at = self.housekeeping_at = 0.0
         self.rescuer = Rescuer()
+        self.sampler = Sampler()
         self.watches_since = time.monotonic()
         self.slots: dict[str, Slots] = {}
         self.paces: defaultdict[str, Pace] = defaultdict(Pace)
         self.special = tenants.Special()
         self.served: dict[Lane, str] = {}
         self.orders = Orders()
+        self.keeper = pauses.Keeper()
+        self.stopped: frozenset[str] = frozenset()
         self.blocked = False
         self.failures_said: set[str] = set()
 
@@ -99,6 +103,8 @@ class Relay:
             return 0
 
     def dispatch(self, name: str, lane: str) -> int:
+        if pauses.is_queue_paused(name) or topology().queue(name).lock_name in self.stopped:
+            return 0
         queue, slots = topology().queue(name), self.slots.get(name, Slots())
         at_most = 1 if self.publisher.is_doubtful else BATCH
         own = self.paces[name]
@@ -134,10 +140,12 @@ class Relay:
         if now < self.beat_at:
             return
         fleet.relay_beats(self.id, socket.gethostname(), os.getpid(), release())
+        pulse.give("ready")
         self.beat_at = now + BEAT_EVERY_S
 
     def housekeeping(self) -> int:
         """Everything that may be up to a second late; how many jobs it made due."""
+        self.sampler.run()
         now = time.monotonic()
         if now < self.housekeeping_at:
             return 0
@@ -145,9 +153,12 @@ class Relay:
         self.special = tenants.special()
         pace.tell(self.paces)
         made_due = ledger.stage_due(BATCH * 5) + holds.release(BATCH * 5) + self.orders.sweep()
+        made_due += self.keeper.keep(BATCH * 5)
+        self.stopped = breaker.watch()
         made_due += self.rescuer.rescue(BATCH, watched_s=now - self.watches_since)
         for job_id, queue in ledger.expire(BATCH * 5):
             log.warning("job_expired", job_id=str(job_id), queue=queue)
+        holds.give_up(BATCH)
         if not self.publisher.is_away:
             for name, slots in self.slots.items():
                 self.send_again(name, slots)
@@ -172,6 +183,7 @@ class Relay:
         log.info("relay_started", relay=str(self.id))
         failures = 0
         while not self.stopping.is_set():
+            pulse.give("alive")
             try:
                 self.turn()
             except Exception as exc:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from uuid import UUID
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from tasks.enqueue import Enqueued, key_expires_at
 from tasks.fleet import Life, Stop, WorkerStatus
+from tasks.limits import BreakerState
 from tasks.models import Job
+from tasks.pauses import Paused
 from tasks.payload import mask
-from tasks.queues import QueueLoad
+from tasks.queues import LimitState, QueueLoad
 from tasks.registry import task_of
-from tasks.states import State
+from tasks.states import Pausable, State
+from tasks.waiting import Waiting, WaitsFor
 
 
 def moment(value: object) -> datetime | None:
@@ -34,6 +37,12 @@ def moment(value: object) -> datetime | None:
         return parsed.astimezone(UTC)
     except OverflowError:
         raise ValueError("must lie in the years 1 to 9999") from None
+
+
+def pausable(value: object) -> Pausable:
+    if not isinstance(value, str) or value not in set(Pausable):
+        raise ValueError("must be queue, task or tenant")
+    return Pausable(value)
 
 
 Moment = Annotated[datetime | None, BeforeValidator(moment)]
@@ -56,6 +65,29 @@ class NewJob(Request):
 
 class Reason(Request):
     reason: str = Field(min_length=1, max_length=500, pattern=r"\S")
+
+
+class Matching(Reason):
+    """Which of your unfinished jobs; at least a task, a queue or an ordering key."""
+
+    task: str | None = Field(None, min_length=1, max_length=255)
+    queue: str | None = Field(None, min_length=1, max_length=100)
+    ordering_key: str | None = Field(None, min_length=1, max_length=255)
+    state: Literal["queued", "dispatched", "running"] | None = None
+    created_before: Moment = Field(None, description="Accepted before then; by default, now.")
+
+    @model_validator(mode="after")
+    def names_something(self) -> Self:
+        """A body without any of them was most likely meant otherwise."""
+        if not (self.task or self.queue or self.ordering_key):
+            raise ValueError("name a task, a queue or an ordering_key")
+        return self
+
+
+class CancelledJobs(BaseModel):
+    cancelled: int = Field(description="Waited, and will never run.")
+    asked: int = Field(description="Run, and have been asked to stop.")
+    more: bool = Field(description="Some are left: send the same request again.")
 
 
 class Accepted(BaseModel):
@@ -106,11 +138,10 @@ class JobSummary(BaseModel):
         return cls(**summary(job))
 
 
-WaitsFor = Literal["its time", "a hold", "dispatch", "a worker"]
-
-
 class JobDetail(JobSummary):
-    waits_for: WaitsFor | None
+    waiting_for: WaitsFor | None
+    waiting_detail: str | None = Field(description="The same in a sentence.")
+    estimate_s: float | None = Field(description="Seconds until it starts; null: not known.")
     hold_reason: str | None
     held_at: datetime | None
     start_by: datetime | None
@@ -125,11 +156,13 @@ class JobDetail(JobSummary):
     error: Error | None = Field(description="Of the latest run that did not succeed.")
 
     @classmethod
-    def of(cls, job: Job) -> JobDetail:
+    def of(cls, job: Job, waiting: Waiting | None = None) -> JobDetail:
         keeps_key = job.idempotency_key is not None
         return cls(
             **summary(job),
-            waits_for=waits_for(job),
+            waiting_for=waiting.waits_for if waiting else None,
+            waiting_detail=waiting.detail if waiting else None,
+            estimate_s=waiting.estimate_s if waiting else None,
             hold_reason=job.hold_reason or None,
             held_at=job.held_at if job.hold_reason else None,
             start_by=job.start_by,
@@ -221,9 +254,11 @@ class QueueOut(BaseModel):
     capacity: int = Field(description="Jobs that the live workers run at once.")
     workers: int
     paused: bool
+    pause_reason: str | None
+    breaker: BreakerState | None = Field(description="Of its downstream; null without one.")
 
     @classmethod
-    def of(cls, load: QueueLoad) -> QueueOut:
+    def of(cls, load: QueueLoad, paused: Paused | None, breaker: BreakerState | None) -> QueueOut:
         return cls(
             name=load.name,
             depth=load.due,
@@ -233,8 +268,70 @@ class QueueOut(BaseModel):
             in_flight=load.in_flight,
             capacity=load.capacity,
             workers=load.workers,
-            paused=False,
+            paused=paused is not None,
+            pause_reason=paused.reason if paused else None,
+            breaker=breaker,
         )
+
+
+class LimitOut(BaseModel):
+    """``kind`` and ``name``: a downstream, or a task with a rate of its own."""
+
+    kind: Literal["downstream", "task"]
+    name: str
+    queues: list[str]
+    max_concurrency: int | None
+    in_flight: int | None = Field(description="On the broker or running.")
+    rate: str | None
+    tokens: float | None = Field(description="Calls that its rate allows right now.")
+    paused_s: float = Field(description="Still to wait because a job asked for a pause.")
+    pause_reason: str | None = Field(description="Null as well for a client of one tenant.")
+    breaker: BreakerState | None
+    breaker_reason: str | None
+    open_s: float = Field(description="Until one job may try again.")
+    openings: int = Field(description="In a row, without a success between.")
+
+    @classmethod
+    def of(cls, state: LimitState, *, tells_reason: bool) -> LimitOut:
+        status = state.status
+        return cls(
+            kind=state.kind,
+            name=state.name,
+            queues=state.queues,
+            max_concurrency=state.max_concurrency,
+            in_flight=state.in_flight,
+            rate=state.rate,
+            tokens=None if state.tokens is None else round(state.tokens, 3),
+            paused_s=round(status.paused_s, 3),
+            pause_reason=status.pause_reason if tells_reason and status.paused_s else None,
+            breaker=status.breaker if state.has_breaker else None,
+            breaker_reason=status.open_reason or None,
+            open_s=round(status.open_s, 3),
+            openings=status.openings,
+        )
+
+
+class NewPause(Request):
+    kind: Annotated[Pausable, BeforeValidator(pausable)]
+    name: str = Field(max_length=255, pattern=r"^[^\x00]*$")
+    reason: str = Field("", max_length=500)
+    until: Moment = Field(None, description="It ends by itself then; null: when it is resumed.")
+    closed: bool = Field(False, description="Of a queue: refuse new jobs as well (503).")
+
+
+class PauseOut(BaseModel):
+    kind: Pausable
+    name: str
+    reason: str
+    actor: str
+    closed: bool
+    paused_at: datetime
+    until: datetime | None
+
+    @classmethod
+    def of(cls, paused: Paused) -> PauseOut:
+        shown = {name: getattr(paused, name) for name in cls.model_fields}
+        return cls(**shown)
 
 
 class ProblemOut(BaseModel):
@@ -253,23 +350,15 @@ class ProblemOut(BaseModel):
 # What a list shows; payloads, results and tracebacks stay in the table.
 SUMMARY_FIELDS = tuple(JobSummary.model_fields)
 DETAIL_FIELDS = (
-    *SUMMARY_FIELDS, "due", "hold_reason", "held_at", "start_by", "ordering_key",
-    "cancel_requested_at", "idempotency_key", "payload", "progress", "result", "result_note",
-    "error_type", "error_message",
+    *SUMMARY_FIELDS, "seq", "lane", "tenant", "due", "hold_reason", "held_at", "start_by",
+    "ordering_key", "cancel_requested_at", "idempotency_key", "payload", "progress", "result",
+    "result_note", "error_type", "error_message",
 )  # fmt: skip
 
 
 def summary(job: Job) -> dict[str, Any]:
     shown = {name: getattr(job, name) for name in SUMMARY_FIELDS}
     return {**shown, "failure": job.failure or None}
-
-
-def waits_for(job: Job) -> WaitsFor | None:
-    if job.state == State.DISPATCHED:
-        return "a worker"
-    if job.state != State.QUEUED:
-        return None
-    return "a hold" if job.hold_reason else "dispatch" if job.due else "its time"
 
 
 def shown_payload(job: Job) -> dict[str, Any] | None:

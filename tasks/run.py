@@ -16,16 +16,22 @@ from inspect import signature
 from typing import Any
 from uuid import UUID
 
+import structlog
 from celery.exceptions import Retry
 from django.db import connection
 
-from tasks import connections, ledger, metrics
+from tasks import connections, ledger, limits, metrics
 from tasks.board import BOARD, Word
-from tasks.errors import Cancelled, Draining, InvalidPayload, LeaseLost
+from tasks.errors import Cancelled, Draining, Interrupted, InvalidPayload, LeaseLost
+from tasks.interrupt import WATCHER, Watch
 from tasks.ledger import Claim
 from tasks.links import Followers
 from tasks.payload import MAX_PAYLOAD_BYTES
 from tasks.strict_json import check_json, dumps
+from tasks.topology import Queue
+from tasks.wiring import topology
+
+log = structlog.get_logger(__name__)
 
 # Seconds between two looks at the ledger where no worker renews leases, however often a body
 # calls check().
@@ -38,6 +44,7 @@ PROGRESS_EVERY_S = 0.5
 # Seconds for which a body that writes waits for a database that is away.
 DATABASE_PATIENCE_S = 10.0
 MESSAGE_MAX = 500  # characters of a progress message
+RECALLED_MAX = 1_000  # jobs that a pause takes back at once; the relay goes on each second
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,10 @@ class Run:
     looked_at: float = 0.0
     reported_at: float = 0.0
     transactions: int = 0  # open around the body
+    told: Interrupted | None = None  # that it must stop
+    watches: list[Watch] = field(default_factory=list)
+    pause_s: float | None = None  # of the downstream, asked for inside a transaction
+    pause_reason: str = ""
 
     # --- who I am ---------------------------------------------------------------------
 
@@ -109,10 +120,39 @@ class Run:
         Raises Cancelled when that was asked for, LeaseLost when another may own the job,
         Draining when the worker stops. Let them rise.
         """
-        if BOARD.is_open:
-            self.check_board()
-        else:
-            self.check_ledger()
+        try:
+            if BOARD.is_open:
+                self.check_board()
+            else:
+                self.check_ledger()
+        except Interrupted as exc:
+            self.told = exc
+            raise
+
+    def on_interrupt(self, callback: Callable[[], object]) -> Watch:
+        """Call it once, from another thread, as soon as ``check()`` would raise.
+
+        For a blocking call that can be ended from outside::
+
+            with current_run().on_interrupt(connection.cancel_safe):
+                connection.execute(...)
+
+        What the call raises then leaves the block as Cancelled, LeaseLost or Draining. Without
+        ``with`` it is in force until the body ends. Only on a worker.
+        """
+        watch = Watch(self.must_stop, callback)
+        self.watches = [*(other for other in self.watches if not other.has_ended), watch]
+        return WATCHER.add(watch)
+
+    def must_stop(self) -> Interrupted | None:
+        """What ``check()`` would raise, as far as this worker has heard."""
+        try:
+            if BOARD.is_open:
+                self.check_board()
+        except Interrupted as exc:
+            self.told = exc
+            return exc
+        return None
 
     def check_board(self) -> None:
         notice = BOARD.read(self.claim.id, self.claim.dispatch_no)
@@ -176,6 +216,38 @@ class Run:
         self.require(self.write(ledger.end_step, name, result))
         return json.loads(result)
 
+    # --- for all that call the same downstream ----------------------------------------
+
+    def pause_downstream(self, seconds: float, reason: str = "") -> None:
+        """Nothing of this downstream goes before then, at most a day; a longer pause stays.
+
+        What was sent and has not started is taken back. Inside a transaction it is written once
+        the body has ended, and whether or not that transaction commits. Raises ValueError when
+        the queue has no downstream.
+        """
+        queue = topology().queue(self.claim.queue)
+        if queue.downstream is None:
+            raise ValueError(
+                f"queue {queue.name!r} has no downstream to pause; give it one in"
+                f" config/topology.py: Queue({queue.name!r}, downstream=Downstream(...))"
+            )
+        self.pause_s, self.pause_reason = seconds, reason
+        if open_transactions() <= self.transactions:
+            self.write_pause()
+
+    def write_pause(self) -> None:
+        """If one was asked for and is not written yet."""
+        if self.pause_s is None:
+            return
+        seconds, self.pause_s = self.pause_s, None
+        connections.persisting(
+            pause_and_recall,
+            topology().queue(self.claim.queue),
+            seconds,
+            self.pause_reason,
+            deadline_s=DATABASE_PATIENCE_S,
+        )
+
     def write[T](self, change: Callable[..., T], *values: Any) -> T:
         """With the fence. A restart of the database is waited out, unless the body is in a
         transaction: that one is lost."""
@@ -202,6 +274,9 @@ class NoRun(Run):
     def check(self) -> None:
         return
 
+    def on_interrupt(self, callback: Callable[[], object]) -> Watch:
+        return Watch(lambda: None, callback)
+
     def downstream_key(self, name: str) -> str:
         return f"no-job:{name}"
 
@@ -213,6 +288,9 @@ class NoRun(Run):
 
     def emit(self, seq: int, data: Any) -> None:
         stored(data, "output")
+
+    def pause_downstream(self, seconds: float, reason: str = "") -> None:
+        return
 
     def step(self, name: str, function: Callable[..., Any]) -> Any:
         step = Step(name, ambiguous=False)
@@ -237,7 +315,15 @@ def active(run: Run) -> Iterator[Run]:
     try:
         yield run
     finally:
+        for watch in run.watches:
+            watch.end()
         _active.reset(token)
+
+
+def pause_and_recall(queue: Queue, seconds: float, reason: str) -> None:
+    limits.pause(queue.lock_name, seconds, reason)
+    log.warning("downstream_paused", limit=queue.lock_name, seconds=seconds, reason=reason)
+    ledger.recall(topology().sharing(queue), RECALLED_MAX)
 
 
 def open_transactions() -> int:

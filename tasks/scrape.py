@@ -6,6 +6,7 @@ the same wherever they are read. No credentials are asked for: keep the address 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -16,8 +17,18 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from tasks import pauses
 from tasks.deadline import BoundedReader
-from tasks.queues import QueueLoad, live_relays, parked_messages, queue_loads
+from tasks.pauses import Paused
+from tasks.queues import (
+    LimitState,
+    QueueLoad,
+    limit_states,
+    live_relays,
+    parked_messages,
+    queue_loads,
+)
+from tasks.states import Pausable
 
 # Below Prometheus' default scrape timeout of 10 s: a slow ledger costs its own figures only.
 READ_WITHIN_S = 5.0
@@ -37,10 +48,12 @@ class Reading:
     queues: list[QueueLoad]
     relays: int
     parked: int
+    limits: list[LimitState]
+    paused: list[Paused]
 
 
 def read_ledger() -> Reading:
-    return Reading(queue_loads(), live_relays(), parked_messages())
+    return Reading(queue_loads(), live_relays(), parked_messages(), limit_states(), pauses.listed())
 
 
 class LedgerCollector(Collector):
@@ -60,6 +73,8 @@ class LedgerCollector(Collector):
         yield gauge("tasks_relays", "Relays that beat.", reading.relays)
         yield gauge("tasks_parked_messages", "Broker messages that are no jobs.", reading.parked)
         yield from of_queues(reading.queues)
+        yield from of_limits(reading.limits)
+        yield of_pauses(reading.paused)
 
 
 def gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
@@ -74,6 +89,9 @@ def of_queues(loads: Iterable[QueueLoad]) -> Iterator[Metric]:
     dead = by_queue("tasks_dead_letters", "Failed jobs that wait for an operator.")
     workers = by_queue("tasks_workers", "Workers that beat and take jobs.")
     capacity = by_queue("tasks_capacity", "Jobs that these workers can run at once.")
+    reconnects = by_queue(
+        "tasks_broker_reconnects", "How often these workers lost the broker and found it again."
+    )
     for load in loads:
         jobs.add_metric([load.name, "queued"], load.due)
         jobs.add_metric([load.name, "scheduled"], load.scheduled)
@@ -84,7 +102,41 @@ def of_queues(loads: Iterable[QueueLoad]) -> Iterator[Metric]:
         dead.add_metric([load.name], load.dead_letters)
         workers.add_metric([load.name], load.workers)
         capacity.add_metric([load.name], load.capacity)
-    yield from (jobs, oldest, dead, workers, capacity)
+        reconnects.add_metric([load.name], load.reconnects)
+    yield from (jobs, oldest, dead, workers, capacity, reconnects)
+
+
+BREAKER_FIGURES = {"closed": 0, "half open": 1, "open": 2}
+
+
+def of_limits(states: Iterable[LimitState]) -> Iterator[Metric]:
+    """Downstreams by their names, tasks with a rate of their own as ``task:NAME``."""
+    breaker = by_limit("tasks_breaker_state", "0 closed, 1 half open, 2 open.")
+    tokens = by_limit("tasks_limit_tokens", "Calls that the rate allows right now.")
+    paused = by_limit("tasks_limit_paused_seconds", "How long a job's pause lasts yet.")
+    for state in states:
+        name = state.name if state.kind == "downstream" else f"task:{state.name}"
+        paused.add_metric([name], state.status.paused_s)
+        if state.has_breaker:
+            breaker.add_metric([name], BREAKER_FIGURES[state.status.breaker])
+        if state.tokens is not None:
+            tokens.add_metric([name], state.tokens)
+    yield from (breaker, tokens, paused)
+
+
+def of_pauses(rows: Iterable[Paused]) -> Metric:
+    """Tenants are counted, not named: there can be many."""
+    metric = GaugeMetricFamily(
+        "tasks_paused", "What operators have paused.", labels=["kind", "name"]
+    )
+    found = Counter((row.kind, "" if row.kind == Pausable.TENANT else row.name) for row in rows)
+    for (kind, name), count in sorted(found.items()):
+        metric.add_metric([kind, name], count)
+    return metric
+
+
+def by_limit(name: str, text: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, labels=["downstream"])
 
 
 def by_queue(name: str, text: str) -> GaugeMetricFamily:

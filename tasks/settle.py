@@ -10,13 +10,14 @@ import json
 import math
 import time
 import traceback as tracebacks
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
 import structlog
 from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded
-from django.db import DatabaseError
+from django.db import DatabaseError, transaction
 
 from tasks import connections, ledger, links, metrics, wake
 from tasks.board import BOARD
@@ -26,6 +27,7 @@ from tasks.masking import masked
 from tasks.run import NO_RUN, Run, open_transactions
 from tasks.safe_result import safe_result
 from tasks.states import Failure, Outcome, State
+from tasks.wiring import topology
 
 log = structlog.get_logger(__name__)
 
@@ -75,8 +77,14 @@ def interrupted(run: Run, exc: Exception) -> None:
     elif isinstance(exc, Cancelled):
         end(run, Outcome.CANCELLED, ledger.end_cancelled, reason=str(exc))
     else:
-        delay_s = float(getattr(exc, "seconds", getattr(exc, "retry_after", 0)))
-        end(run, "given_back", ledger.give_back, delay_s=bounded(delay_s))
+        given_back(run, float(getattr(exc, "seconds", getattr(exc, "retry_after", 0))))
+
+
+def given_back(run: Run, delay_s: float) -> None:
+    """Free, but not for ever: what never has an outcome fails some day."""
+    after_s = topology().queue(run.claim.queue).give_up_after.total_seconds()
+    delay_s = bounded(delay_s)
+    end(run, "given_back", ledger.give_back, delay_s=delay_s, give_up_after_s=after_s)
 
 
 def held(run: Run, exc: InvalidPayload) -> None:
@@ -89,15 +97,18 @@ def unreported(run: Run, outcome: Any) -> None:
     """Celery's Ignore and Reject leave no result: here they are outcomes like any other."""
     exc: Any = getattr(outcome.info, "retval", None)
     if isinstance(exc, Reject) and getattr(exc, "requeue", False):
-        end(run, "given_back", ledger.give_back, delay_s=REQUEUE_DELAY_S)
+        given_back(run, REQUEUE_DELAY_S)
     elif isinstance(exc, Ignore):
         end(run, Outcome.CANCELLED, ledger.end_cancelled, reason=f"ignored: {exc}")
     else:
         failed(run, exc or RuntimeError("the run ended without an outcome"), "")
 
 
-def end(run: Run, outcome: str, write: Callable[..., bool], **values: Any) -> bool:
-    """End the run with its fence. False: the job has moved on without it, or nobody knows."""
+def end(run: Run, outcome: str, write: Callable[..., Any], **values: Any) -> bool:
+    """End the run with its fence. False: the job has moved on without it, or nobody knows.
+
+    ``write`` may answer with the state that it left where that is not what ``outcome`` says.
+    """
     mark_over(run)
     claim = run.claim
     try:
@@ -113,6 +124,9 @@ def end(run: Run, outcome: str, write: Callable[..., bool], **values: Any) -> bo
         metrics.refused_write(write.__name__)
         log.warning("settle_refused", outcome=outcome, fence=claim.fence)
         return False
+    if happened == State.FAILED:
+        outcome = Outcome.FAILED
+        log.error("job_gave_up", fence=claim.fence)
     metrics.settled(claim.queue, claim.task, outcome)
     log.info("job_settled", outcome=outcome, fence=claim.fence)
     is_due = outcome in (Outcome.RETRY, "given_back") and values.get("delay_s", 0.0) <= 0
@@ -134,24 +148,42 @@ def lost(job_id: UUID, dispatch_no: int, task: Any, exc: BaseException) -> bool:
     """
     if BOARD.is_draining:
         return False
-    fence = ledger.fence_of_dispatch(job_id, dispatch_no)
-    if fence is None:
-        return False
-    if isinstance(exc, TimeLimitExceeded):
-        error = report_of(exc, "")
-        has_failed = ledger.fail(job_id, fence, failure=Failure.TIME_LIMIT, error=error)
-    else:
-        reason = str(exc) or type(exc).__name__
-        state = ledger.crash(job_id, fence, max_crashes=task.max_crashes, reason=reason)
-        has_failed = state == State.FAILED
+    with waiting_briefly():
+        fence = ledger.fence_of_dispatch(job_id, dispatch_no)
+        if fence is None:
+            return False
+        has_failed = end_lost(job_id, fence, task, exc)
     log.error("run_lost", job_id=str(job_id), fence=fence, error=repr(exc), failed=has_failed)
     return has_failed
 
 
+def end_lost(job_id: UUID, fence: int, task: Any, exc: BaseException) -> bool:
+    if isinstance(exc, TimeLimitExceeded):
+        error = report_of(exc, "")
+        return ledger.fail(job_id, fence, failure=Failure.TIME_LIMIT, error=error)
+    reason = str(exc) or type(exc).__name__
+    state = ledger.crash(job_id, fence, max_crashes=task.max_crashes, reason=reason)
+    return state == State.FAILED
+
+
 def terminated(job_id: UUID, dispatch_no: int, reason: str) -> bool:
     """From a pool's parent: the child was ended on request (``revoke(terminate=True)``)."""
-    fence = ledger.fence_of_dispatch(job_id, dispatch_no)
-    return fence is not None and ledger.end_cancelled(job_id, fence, reason=reason)
+    with waiting_briefly():
+        fence = ledger.fence_of_dispatch(job_id, dispatch_no)
+        return fence is not None and ledger.end_cancelled(job_id, fence, reason=reason)
+
+
+@contextmanager
+def waiting_briefly() -> Iterator[None]:
+    """The loop of a worker stands still meanwhile. Raises OperationalError then, and the lease
+    ends: the relay sees to it.
+
+    A child that died in a long statement leaves its row locked until PostgreSQL, which does not
+    notice before, has ended that statement.
+    """
+    with transaction.atomic():
+        ledger.set_lock_timeout(str(ledger.LOCK_TIMEOUT_MS))
+        yield
 
 
 def report_of(exc: BaseException, traceback: str, run: Run = NO_RUN) -> ErrorReport:

@@ -40,6 +40,7 @@ class Failure(StrEnum):
     EXPIRED = "expired"  # start_by passed before the first start
     POISON = "poison"  # its process died max_crashes times
     AMBIGUOUS = "ambiguous"  # irreversible work whose process died
+    GAVE_UP = "gave_up"  # given back or on hold for longer than give_up_after
 
 
 class Hold(StrEnum):
@@ -57,6 +58,17 @@ class Pausable(StrEnum):
     QUEUE = "queue"
     TASK = "task"
     TENANT = "tenant"
+
+
+class Refusal(StrEnum):
+    """Why a job was not accepted; what ``Rejected.reason`` says."""
+
+    QUEUE_FULL = "queue full"
+    TENANT_FULL = "tenant full"  # its share of the queue
+    LONG_WAIT = "expected wait too long"
+    CLOSED = "queue closed"  # by an operator
+    CONTENDED = "key contended"  # an open transaction holds the idempotency key
+    SHED = "shed"  # accepted, then displaced by a more important job of its tenant
 
 
 class Outcome(StrEnum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tasks import pauses
 from tasks.ledger import fetch
 from tasks.topology import Queue
 from tasks.turns import Shares
@@ -21,7 +22,13 @@ class Special:
     most_of: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, queue: Queue) -> Shares:
-        return Shares(self.weights, self.most_of, most=queue.max_running_per_tenant)
+        return Shares(
+            self.weights,
+            self.most_of,
+            most=queue.max_running_per_tenant,
+            paused_tenants=pauses.paused_tenants(),
+            paused_tasks=pauses.paused_tasks(),
+        )
 
 
 def special() -> Special:

@@ -6,8 +6,17 @@ from typing import Any
 
 from celery import Celery, signals
 
-from tasks import connections, drain, heartbeat, masking, redis_transport, worker_options
+from tasks import (
+    connections,
+    drain,
+    heartbeat,
+    masking,
+    rabbitmq_transport,
+    redis_transport,
+    worker_options,
+)
 from tasks.calls import send_jobs_to_the_ledger
+from tasks.environment import refuse_foreign_ledger
 
 DEFAULTS = {
     "task_default_queue": "default",
@@ -27,11 +36,13 @@ def install(app: Celery) -> None:
     app.control_cls = "tasks.control.LedgerControl"
     send_jobs_to_the_ledger(app)
     redis_transport.install()
+    rabbitmq_transport.install()
     connections.install(app)
     worker_options.install(app)
     drain.install(app)
     masking.install()
     signals.celeryd_init.connect(cure_the_pool)
+    signals.celeryd_init.connect(stay_at_home)
     app.steps["consumer"].add(heartbeat.Heartbeat)
 
 
@@ -42,3 +53,7 @@ def cure_the_pool(**_: Any) -> None:
     prefork.install()
     task_stack.install()
     coroutines.install()
+
+
+def stay_at_home(**_: Any) -> None:
+    refuse_foreign_ledger()

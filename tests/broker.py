@@ -1,4 +1,7 @@
-"""A corner of the broker for one test, and messages of any shape to put there."""
+"""A corner of the broker for one test, and messages of any shape to put there.
+
+A test whose promise is about any broker takes the fixture ``corner`` under ``on_each_broker``.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,19 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
+import pytest
 import redis
 from django.db import connection
 from kombu import Connection, Exchange, Queue
+
+from config.topology import TOPOLOGY
+from devtools.pytest_rabbitmq import rabbitmq_url
+
+BROKERS = ("redis", "rabbitmq")
+on_each_broker = pytest.mark.parametrize("corner", BROKERS, indirect=True)
 
 
 class Corner:
@@ -21,6 +32,24 @@ class Corner:
         self.url = url or os.environ["BROKER_URL"]
         self.prefix = f"{uuid4().hex[:12]}:"
         self.env = {"BROKER_URL": self.url, "BROKER_PREFIX": self.prefix}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of the transport, for whoever connects to here."""
+        return {"global_keyprefix": self.prefix}
+
+    @property
+    def port(self) -> int:
+        port = urlsplit(self.url).port
+        assert port is not None
+        return port
+
+    def url_at(self, port: int) -> str:
+        """Of a proxy on this machine, in place of the broker's own address."""
+        return self.url.replace(f":{self.port}/", f":{port}/")
+
+    def connected(self) -> Connection:
+        return Connection(self.url, transport_options=self.options)
 
     def send_task(self, name: str, *args: Any, queue: str = "default", **headers: Any) -> str:
         """As Celery's own publisher would write it; ``headers`` win."""
@@ -40,8 +69,7 @@ class Corner:
         if not isinstance(body, str | bytes):
             body = json.dumps(body)
         declared = Queue(queue, Exchange("default"), routing_key=queue)
-        options = {"global_keyprefix": self.prefix}
-        with Connection(self.url, transport_options=options) as broker:
+        with self.connected() as broker:
             broker.Producer().publish(
                 body,
                 exchange=declared.exchange,
@@ -61,6 +89,18 @@ class Corner:
         with redis.Redis.from_url(self.url) as client:
             return int(client.llen(self.prefix + queue))
 
+    def messages(self, queue: str = "default") -> list[dict[str, Any]]:
+        """Oldest first; they stay where they are."""
+        with redis.Redis.from_url(self.url) as client:
+            return [json.loads(raw) for raw in client.lrange(self.prefix + queue, 0, -1)][::-1]
+
+    def ids(self, queue: str = "default") -> list[str]:
+        return [message["headers"]["id"] for message in self.messages(queue)]
+
+    def lose(self, queue: str = "default") -> None:
+        with redis.Redis.from_url(self.url) as client:
+            client.delete(self.prefix + queue)
+
     def unacked(self) -> int:
         with redis.Redis.from_url(self.url) as client:
             return int(client.hlen(self.prefix + "unacked"))
@@ -69,6 +109,53 @@ class Corner:
         with redis.Redis.from_url(self.url) as client:
             for key in client.scan_iter(match=f"{self.prefix}*"):
                 client.delete(key)
+
+
+class RabbitCorner(Corner):
+    """The same on RabbitMQ."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"name_prefix": self.prefix}
+
+    def messages(self, queue: str = "default") -> list[dict[str, Any]]:
+        with self.connected() as broker:
+            channel = broker.channel()
+            if not self.exists(queue):
+                return []
+            found = []
+            # Not acked: they return to their places when the connection is closed.
+            while message := channel.basic_get(queue):
+                found.append({"headers": message.headers, "body": message.body})
+            return found
+
+    def waiting(self, queue: str = "default") -> int:
+        with self.connected() as broker:
+            try:
+                return int(broker.channel().queue_declare(queue, passive=True).message_count)
+            except broker.channel_errors:
+                return 0
+
+    def exists(self, queue: str) -> bool:
+        with self.connected() as broker:
+            try:
+                broker.channel().queue_declare(queue, passive=True)
+            except broker.channel_errors:
+                return False
+            return True
+
+    def lose(self, queue: str = "default") -> None:
+        with self.connected() as broker:
+            broker.channel().queue_purge(queue)
+
+    def clear(self) -> None:
+        with self.connected() as broker:
+            for queue in TOPOLOGY.queues:
+                broker.channel().queue_delete(queue)
+
+
+def corner_of(broker: str) -> Corner:
+    return RabbitCorner(rabbitmq_url()) if broker == "rabbitmq" else Corner()
 
 
 @contextmanager

@@ -41,6 +41,9 @@ class Caller:
             headers={**self.headers, **named(headers)},
         )
 
+    def delete(self, path: str) -> Any:
+        return self.http.delete(f"/api{path}", headers=dict(self.headers))
+
     def enqueue(self, task: str, payload: Any, *, key: str | None = None, **fields: Any) -> Any:
         keys = {} if key is None else {"idempotency_key": key}
         return self.post("/jobs", {"task": task, "payload": payload, **fields}, **keys)

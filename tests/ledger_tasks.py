@@ -96,6 +96,11 @@ def snoozes(note: str, seconds: float) -> None:
         raise Snooze(seconds)
 
 
+@shared_task(base=LedgerTask, name="t.snoozes_for_ever")
+def snoozes_for_ever() -> None:
+    raise Snooze(60)
+
+
 @shared_task(base=LedgerTask, name="t.returns")
 def returns(what: str) -> object:
     values = {"nan": float("nan"), "nul": "x\x00y", "object": object(), "fine": {"b": 1, "a": 2}}

@@ -128,14 +128,14 @@ def end_of(run: Run) -> float:
     return float("inf") if run.ended is None else run.ended
 
 
-def second_effects(books: Books) -> list[tuple[Effect, list[Run]]]:
-    """Each effect that a job had before, with the runs that had made it until then."""
-    made: defaultdict[str, list[Run]] = defaultdict(list)
+def second_effects(books: Books) -> list[tuple[Effect, list[Effect]]]:
+    """Each effect that its job had before, with those before it."""
+    made: defaultdict[str, list[Effect]] = defaultdict(list)
     again = []
     for effect in sorted(books.effects, key=lambda effect: effect.at):
         if made[effect.job]:
             again.append((effect, list(made[effect.job])))
-        made[effect.job].append(books.runs[effect.run])
+        made[effect.job].append(effect)
     return again
 
 
@@ -147,3 +147,33 @@ def seconds_until_next_run(runs: Sequence[Run]) -> list[float]:
         for earlier, later in pairwise(of_job)
         if earlier.died and earlier.ended is not None and earlier.ended <= later.began
     ]
+
+
+def inversions(runs: Iterable[Run], jobs_in_order: Sequence[str]) -> list[tuple[Run, Run]]:
+    """Runs of a job that began before an earlier one of the sequence had ended for good."""
+    of_job = runs_by_job(runs)
+    found = []
+    for number, later in enumerate(jobs_in_order):
+        first = of_job[later][0] if later in of_job else None
+        for earlier in jobs_in_order[:number]:
+            last = of_job[earlier][-1] if earlier in of_job else None
+            if first and last and end_of(last) > first.began:
+                found.append((last, first))
+    return found
+
+
+def at_once(runs: Iterable[Run]) -> list[tuple[float, int]]:
+    """How many runs went on at once: the moment of each change, and the number from then on."""
+    changes = sorted(change for run in runs for change in ((run.began, 1), (end_of(run), -1)))
+    number, found = 0, []
+    for at, change in changes:
+        number += change
+        found.append((at, number))
+    return found
+
+
+def share_of_time_at(steps: Sequence[tuple[float, int]], least: int) -> float:
+    """The part of the time, from the first step to the last, with at least so many runs."""
+    lasted = [(after - at, number) for (at, number), (after, _) in pairwise(steps)]
+    total = sum(seconds for seconds, _ in lasted)
+    return sum(seconds for seconds, number in lasted if number >= least) / total if total else 0.0

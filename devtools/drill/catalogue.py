@@ -5,12 +5,16 @@ from __future__ import annotations
 from devtools.drill.drills import (
     broker_mute,
     broker_restart,
+    cancel,
     clock_jump,
     connection_drop,
     cutover,
     database_restart,
     duplicate_delivery,
+    fairness,
+    limit,
     oom_child,
+    ordering,
     poison,
     redis_lost_message,
     relay_killed,
@@ -40,5 +44,9 @@ DRILLS = {
         database_restart,
         relay_killed,
         clock_jump,
+        limit,
+        ordering,
+        fairness,
+        cancel,
     )
 }

@@ -31,11 +31,12 @@ def order(
     expects: str = "succeeded",
     module: str = "devtools.drilled.tasks",
     after_s: float = 0.0,
+    options: Mapping[str, object] | None = None,
     **payload: object,
 ) -> Order:
     """``after_s``: seconds after its acceptance until it may run."""
     key, payload = f"drill-{number}", {"number": number, **payload}
-    return Order(key, f"{module}.{task}", payload, expects, after_s)
+    return Order(key, f"{module}.{task}", payload, expects, after_s, options or {})
 
 
 @dataclass(frozen=True)

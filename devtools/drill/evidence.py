@@ -9,6 +9,7 @@ from statistics import quantiles
 
 from devtools.drill.books import (
     Books,
+    Effect,
     Overlap,
     Run,
     end_of,
@@ -33,9 +34,19 @@ class Kill:
 
 @dataclass(frozen=True)
 class Freeze:
+    """From before the first SIGSTOP until after the last SIGCONT."""
+
     pids: frozenset[int]
     began: float
     ended: float
+
+    @property
+    def until(self) -> float:
+        """From then on nothing may happen any more that began before it."""
+        return self.ended + ENDED_AFTER_WAKING_S
+
+    def met(self, run: Run) -> bool:
+        return run.pid in self.pids and run.began <= self.ended and end_of(run) >= self.began
 
 
 @dataclass(frozen=True)
@@ -116,18 +127,32 @@ class Evidence:
         """The earlier run was frozen when the later began, and was ended soon after it woke."""
         return any(
             overlap.earlier.pid in freeze.pids
-            and freeze.began <= overlap.later.began <= freeze.ended + ENDED_AFTER_WAKING_S
-            and overlap.until <= freeze.ended + ENDED_AFTER_WAKING_S
+            and freeze.began <= overlap.later.began <= freeze.until
+            and overlap.until <= freeze.until
             for freeze in self.freezes
         )
 
-    def excuses_second_effect(self, effect: object, makers: Sequence[Run]) -> bool:
-        """Only the bare way may do it twice, and only where each run before could not settle."""
-        return not getattr(effect, "key", "") and all(map(self.could_not_settle, makers))
+    def excuses_second_effect(self, effect: Effect, before: Sequence[Effect]) -> bool:
+        """Only the bare way may do it twice, and only where a fault explains each one before."""
+        return not effect.key and all(
+            self.could_not_settle(one) or self.had_just_woken(effect, one) for one in before
+        )
 
-    def could_not_settle(self, run: Run) -> bool:
+    def could_not_settle(self, effect: Effect) -> bool:
         """Its process died, or was frozen beyond its lease, before anybody knew of the effect."""
-        return run.died or self.was_killed_after(run) or self.was_frozen_in(run)
+        run = self.books.runs[effect.run]
+        freezes = [freeze for freeze in self.freezes if freeze.met(run)]
+        if freezes and not self.was_killed_after(run):
+            return any(effect.at <= freeze.until for freeze in freezes)
+        return run.died or self.was_killed_after(run)
+
+    def had_just_woken(self, effect: Effect, other: Effect) -> bool:
+        """The other run took over while this one was frozen, and this one was not ended yet."""
+        run, successor = self.books.runs[effect.run], self.books.runs[other.run]
+        return any(
+            freeze.met(run) and freeze.began <= successor.began and effect.at <= freeze.until
+            for freeze in self.freezes
+        )
 
     def was_killed_after(self, run: Run) -> bool:
         """It was the last run of a process that was killed."""
@@ -135,12 +160,6 @@ class Evidence:
             other.pid == run.pid and other.began > run.began for other in self.books.runs
         )
         return is_last and any(kill.pid == run.pid and kill.at >= run.began for kill in self.kills)
-
-    def was_frozen_in(self, run: Run) -> bool:
-        return any(
-            run.pid in freeze.pids and run.began <= freeze.ended and end_of(run) >= freeze.began
-            for freeze in self.freezes
-        )
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
@@ -221,10 +240,10 @@ def two_at_once(seen: Evidence) -> Iterator[Difference]:
 
 
 def second_effects_without_excuse(seen: Evidence) -> Iterator[Difference]:
-    for effect, makers in second_effects(seen.books):
-        if not seen.excuses_second_effect(effect, makers):
-            runs = [*makers, seen.books.runs[effect.run]]
-            yield Difference("effect twice", effect.job, "", " and ".join(map(told_of, runs)))
+    for effect, before in second_effects(seen.books):
+        if not seen.excuses_second_effect(effect, before):
+            told = " and ".join(effect_of(seen, one) for one in (*before, effect))
+            yield Difference("effect twice", effect.job, "", told)
 
 
 def unexplained_deaths(seen: Evidence) -> Iterator[Difference]:
@@ -252,6 +271,14 @@ def broken_promises(seen: Evidence) -> Iterator[Difference]:
 def told_of(run: Run) -> str:
     took = "still running" if run.ended is None else f"{run.ended - run.began:.3f} s, {run.how}"
     return f"run {run.number} in process {run.pid} at {run.began % 1000:.3f} ({took})"
+
+
+def effect_of(seen: Evidence, effect: Effect) -> str:
+    """With how long after it woke, where it was frozen: that decides."""
+    run = seen.books.runs[effect.run]
+    woke = [freeze.ended for freeze in seen.freezes if freeze.met(run)]
+    since = "".join(f", {effect.at - at:.3f} s after it woke" for at in woke)
+    return f"effect at {effect.at % 1000:.3f}{since} by {told_of(run)}"
 
 
 def kinds(found: Sequence[Difference]) -> dict[str, list[Difference]]:

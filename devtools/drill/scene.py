@@ -35,6 +35,7 @@ TRAFFIC_LASTS_S = 8.0
 # No job moved for this long: those that are left will never end.
 STALLED_AFTER_S = 45.0
 LOOK_EVERY_S = 0.5
+LONGEST_WAIT_S = 60.0
 PROMPT_S = 0.5
 # Servers of our own, to be broken; single jobs are not worth a line in a log here.
 ENVIRONMENT = {
@@ -163,6 +164,23 @@ class Scene:
             ),
         )
 
+    def worker_that_has_begun(self, task: str, *, ago_s: float) -> Child | None:
+        """The next one whose run of this task began at most ``ago_s`` ago; None: the traffic ends
+        before there is one."""
+        found: list[Child] = []
+
+        def looks() -> bool:
+            young = {
+                run.pid
+                for run in books_of(self.witness_url).runs
+                if not run.ended and run.task.endswith(task) and time.time() - run.began <= ago_s
+            }
+            found[:] = [w for w in self.workers if young.intersection(children_of(w.pid))]
+            return bool(found)
+
+        self.reaches(looks, within_s=LONGEST_WAIT_S, every_s=0.1)
+        return found[0] if found else None
+
     @property
     def workers(self) -> list[Child]:
         return self._children("worker")
@@ -282,13 +300,15 @@ class Scene:
         done = {effect.job for effect in books_of(self.witness_url).effects}
         return all(answer.job_id in done for answer in self.answers)
 
-    def reaches(self, condition: Callable[[], bool], *, within_s: float) -> bool:
+    def reaches(
+        self, condition: Callable[[], bool], *, within_s: float, every_s: float = 0.005
+    ) -> bool:
         """Waits while the traffic lasts, looking all the time."""
         ends_at = time.monotonic() + within_s
         while time.monotonic() < ends_at and self._traffic and not self._traffic.ends:
             if condition():
                 return True
-            time.sleep(0.005)
+            time.sleep(every_s)
         return False
 
     # --- what is found ------------------------------------------------------------------

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,24 +21,33 @@ ANSWER_WITHIN_S = 10.0
 
 @dataclass(frozen=True)
 class Order:
-    """A job that somebody wants. ``expects``: how it must end, or "effect" where no ledger is."""
+    """A job that somebody wants. ``expects``: how it must end, or "effect" where no ledger is.
+
+    ``options``: what else is posted, as ``priority``.
+    """
 
     key: str
     task: str
     payload: Mapping[str, Any]
     expects: str = "succeeded"
     after_s: float = 0.0
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """``job_id``: "" when it was never accepted. ``first_s``: what the first call took."""
+    """``job_id``: "" when it was never accepted. ``first_s``: what the first call took.
+
+    ``asked_at``, ``answered_at``: when the first call began and the last one ended, epoch seconds.
+    """
 
     order: Order
     job_id: str
     first_s: float
     calls: int
     problem: str = ""
+    asked_at: float = 0.0
+    answered_at: float = 0.0
 
 
 class Traffic:
@@ -82,14 +91,14 @@ def traffic(
 def post(
     client: httpx.Client, url: Callable[[], str], order: Order, stopping: threading.Event
 ) -> Answer:
-    began, calls, first_s = time.monotonic(), 0, 0.0
+    asked_at, began, calls, first_s = time.time(), time.monotonic(), 0, 0.0
     while True:
         job_id, problem, asks_again = post_once(client, url(), order)
         calls += 1
         first_s = first_s or time.monotonic() - began
         late = time.monotonic() - began > GIVE_UP_AFTER_S
         if not asks_again or late or stopping.wait(PAUSE_S):
-            return Answer(order, job_id, first_s, calls, problem)
+            return Answer(order, job_id, first_s, calls, problem, asked_at, time.time())
 
 
 def post_once(client: httpx.Client, url: str, order: Order) -> tuple[str, str, bool]:
@@ -98,7 +107,7 @@ def post_once(client: httpx.Client, url: str, order: Order) -> tuple[str, str, b
         response = client.post(
             f"{url}/api/jobs",
             headers={"Idempotency-Key": order.key},
-            json={"task": order.task, "payload": order.payload, **due(order)},
+            json={"task": order.task, "payload": order.payload, **order.options, **due(order)},
         )
     except httpx.TransportError as error:
         return "", f"no answer: {error!r}", True

@@ -28,6 +28,18 @@ def bare(number: int, seconds: float) -> None:
         time.sleep(seconds / 2)
 
 
+@shared_task(base=LedgerTask, queue=DRILL.name, api=True)
+def dropped(number: int, seconds: float) -> None:
+    """All of these are cancelled by the name of their task."""
+    bare(number, seconds)
+
+
+@shared_task(base=LedgerTask, queue=DRILL.name, api=True)
+def dropped_late(number: int, seconds: float) -> None:
+    """So are these, while others run."""
+    bare(number, seconds)
+
+
 @shared_task(base=LedgerTask, queue=DRILL.name, api=True, max_crashes=UNLUCKY)
 def stepped(number: int, seconds: float) -> None:
     """The same effect as a step, under a key that the other side knows it by."""

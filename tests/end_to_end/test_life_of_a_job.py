@@ -14,16 +14,19 @@ import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 from django.db import connection
 
 from devtools.proxy import FaultyProxy
+from devtools.servers import Redis
 from tasks import ledger
 from tasks.clients import Scope, create_client
 from tasks.enqueue import enqueue, enqueue_many
 from tasks.models import Attempt, Job
+from tasks.queues import queue_loads
 from tasks.states import State
 from tests import ledger_tasks
 from tests.broker import Corner, Trace, execute, trace_table
@@ -170,6 +173,33 @@ def test_with_the_broker_away_accepting_goes_on_and_all_runs_when_it_is_back(
     assert sorted(trace.notes) == sorted(f"keyed {number}" for number in range(21))
 
 
+def test_a_redis_that_restarts_three_times_in_ten_seconds_leaves_a_worker_that_works(
+    tmp_path: Path, trace: Trace
+) -> None:
+    with Redis(tmp_path, durable=True) as redis:
+        env = Corner(redis.url).env
+        with worker("default", *TASKS, "-c", "2", env=env) as process, relay(env=env) as mover:
+            for _ in range(3):
+                redis.kill()
+                time.sleep(1.5)
+                redis.start()
+                time.sleep(1.5)
+            answers = enqueue_many(ledger_tasks.trace, [{"note": str(n)} for n in range(5)])
+            wait_until(lambda: len(trace.notes) == 5, within_s=10, what="all five are done")
+            for answer in answers:
+                assert ends(answer.job_id).attempts == 1
+            wait_until(lambda: reconnects_of("default") >= 1, what="it is counted")
+            assert process.is_running
+            assert mover.is_running
+    assert sorted(trace.notes) == [str(n) for n in range(5)]
+
+
+def reconnects_of(queue: str) -> int:
+    """As /metrics says it."""
+    [load] = [load for load in queue_loads() if load.name == queue]
+    return load.reconnects
+
+
 def post(url: str, token: str, order_id: int) -> float:
     """Seconds until the 202."""
     request = urllib.request.Request(
@@ -214,6 +244,32 @@ def test_a_message_delivered_five_times_runs_once(corner: Corner, trace: Trace) 
         wait_until(lambda: corner.waiting() == corner.unacked() == 0)
     assert trace.notes == ["slow begins", "slow ends"]
     assert job(job_id).attempts == 1
+
+
+@pytest.mark.parametrize("seconds", [8, 20])
+def test_a_job_whose_connections_are_dropped_while_it_runs_has_one_effect(
+    seconds: int, corner: Corner, trace: Trace
+) -> None:
+    """The broker delivers it again to an idle worker, in the middle of the run."""
+    address = urllib.parse.urlsplit(corner.url)
+    with FaultyProxy(address.hostname or "", address.port or 0) as proxy:
+        netloc = address.netloc.replace(f":{address.port}", f":{proxy.port}")
+        env = {**corner.env, "BROKER_URL": address._replace(netloc=netloc).geturl()}
+        options = ("-I", "tests.ledger_tasks,tests.short_visibility", "-c", "1")
+        with (
+            worker("default", *options, name="w1", env=env),
+            worker("default", *options, name="w2", env=env) as other,
+            relay(env=env),
+        ):
+            job_id = enqueue(ledger_tasks.slow, {"note": "x", "seconds": seconds}).job_id
+            wait_until(lambda: "x begins" in trace.notes)
+            time.sleep(5)
+            proxy.reset()
+            ends(job_id, within_s=seconds + 15)
+            wait_until(lambda: corner.waiting() == corner.unacked() == 0, within_s=20)
+            assert other.is_running
+    assert trace.notes == ["x begins", "x ends"]
+    assert (job(job_id).state, job(job_id).attempts, job(job_id).crashes) == ("succeeded", 1, 0)
 
 
 def test_a_delay_beyond_the_visibility_timeout_runs_once(corner: Corner, trace: Trace) -> None:

@@ -15,7 +15,7 @@ from tasks.enqueue import enqueue
 from tasks.models import Attempt, Job, Output, Step, Worker
 from tasks.states import State
 from tests import surviving_tasks
-from tests.broker import Corner, Trace, execute, trace_table
+from tests.broker import Corner, Trace, corner_of, execute, on_each_broker, trace_table
 from tests.processes import relay, wait_until, worker
 
 TASKS = ("-I", "tests.surviving_tasks")
@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.timeout(110), pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture
-def corner() -> Iterator[Corner]:
-    corner = Corner()
+def corner(request: pytest.FixtureRequest) -> Iterator[Corner]:
+    corner = corner_of(getattr(request, "param", "redis"))
     yield corner
     corner.clear()
 
@@ -49,6 +49,7 @@ def begins(trace: Trace, note: str, times: int = 1, *, within_s: float = 40.0) -
     wait_until(lambda: trace.notes.count(note) >= times, within_s=within_s, what=f"{note} begins")
 
 
+@on_each_broker
 def test_a_job_whose_worker_was_killed_starts_again_within_two_leases(
     corner: Corner, trace: Trace
 ) -> None:
@@ -197,6 +198,31 @@ def test_a_stopping_worker_lets_runs_end_that_end_in_time(corner: Corner, trace:
         assert job(job_id).state == State.SUCCEEDED
         assert "waits begins" not in trace.notes
         assert job(waits).state in (State.QUEUED, State.DISPATCHED)
+
+
+@pytest.mark.parametrize("kind", ["ledger", "plain"])
+def test_what_ends_while_its_worker_stops_is_acked_and_does_not_run_again(
+    kind: str, corner: Corner, trace: Trace
+) -> None:
+    """The next worker gets back after 2 s what the first has left unacked."""
+    options = ("-I", "tests.surviving_tasks,tests.plain_tasks,tests.short_visibility", "-c", "1")
+    with relay(env=corner.env):
+        with worker("default", *options, env=corner.env) as process:
+            if kind == "ledger":
+                enqueue(surviving_tasks.slow, {"note": "x", "seconds": 5})
+            else:
+                corner.send_task("plain.trace_and_sleep", "x begins", 5)
+            begins(trace, "x begins")
+            time.sleep(2)
+            process.send(signal.SIGTERM)
+            assert process.wait(within_s=15) == 0
+        assert corner.unacked() == corner.waiting() == 0
+        ended = trace.notes
+        with worker("default", *options, name="w2", env=corner.env):
+            time.sleep(6)
+    assert trace.notes == ended
+    assert len(ended) == 2
+    assert {(row.state, row.attempts) for row in Job.objects.all()} <= {(State.SUCCEEDED, 1)}
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGQUIT])

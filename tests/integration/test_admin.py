@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -446,6 +447,60 @@ def test_the_way_back_never_leads_to_another_site(admin: Client) -> None:
 def test_ids_that_are_none_are_not_found(admin: Client) -> None:
     for url in (f"{LIST}operate/cancel/?_selected_action=x", f"{LIST}operate/destroy/"):
         assert admin.get(url).status_code == 404
+
+
+def test_all_that_a_filtered_list_shows_is_cancelled_with_who_and_why(admin: Client) -> None:
+    mine = [job_row(state, queue="bulk") for state in (State.QUEUED, State.RUNNING)]
+    other, finished = job_row(), job_row(State.SUCCEEDED, queue="bulk")
+    url = re.findall(
+        r'href="([^"]+/cancel/[^"]*)"', admin.get(f"{LIST}?queue=bulk").content.decode()
+    )
+    page = admin.get(url[0])
+    assert "Cancel 2 jobs" in page.content.decode()
+    late = job_row(queue="bulk", created_at=datetime.now(UTC) + timedelta(seconds=1))
+    given = {**page.context["filters"], "reason": "campaign stopped"}
+    answer = admin.post(url[0], given, follow=True)
+    assert [str(m) for m in answer.context["messages"]] == [
+        "Cancelled: 1 job.", "Asked to stop: 1 running job.",
+    ]  # fmt: skip
+    assert answer.redirect_chain[0][0] == f"{LIST}?queue=bulk"
+    assert {a.reason for a in OperatorAction.objects.filter(actor="ada")} == {"campaign stopped"}
+    found = dict(Job.objects.values_list("id", "state"))
+    assert [found[job.id] for job in (*mine, other, finished, late)] == [
+        "cancelled", "running", "queued", "succeeded", "queued",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "query", ["", "?state=queued", "?queue=bulk&state=failed", "?queue=bulk&dead_letter=1",
+              "?task=t.trace&q=x"],
+)  # fmt: skip
+def test_a_list_that_says_too_little_or_more_is_not_cancelled_as_a_whole(
+    admin: Client, query: str
+) -> None:
+    job_row(queue="bulk")
+    assert "Cancel all" not in admin.get(f"{LIST}{query}").content.decode()
+    assert admin.post(f"{LIST}cancel/{query}", {"reason": "x"}).status_code == 404
+
+
+def test_cancelling_all_wants_a_reason_and_the_permission(admin: Client, client: Client) -> None:
+    job = job_row(queue="bulk")
+    given = {"queue": "bulk", "reason": " "}
+    assert "This field is required" in admin.post(f"{LIST}cancel/", given).content.decode()
+    person(client, "view_job")
+    assert client.post(f"{LIST}cancel/", {**given, "reason": "x"}).status_code == 403
+    assert "Cancel all" not in client.get(f"{LIST}?queue=bulk").content.decode()
+    assert Job.objects.get(pk=job.pk).state == State.QUEUED
+
+
+def test_the_numbers_of_attempts_go_on_after_a_replay(admin: Client) -> None:
+    job = job_row(State.FAILED)
+    for fence, number in ((1, 1), (2, 2), (5, 1)):
+        Attempt.objects.create(
+            job=job, fence=fence, number=number, outcome="failed", started_at=job.created_at
+        )
+    rows = re.findall(r'<th scope="row">(\d[^<]*)<', admin.get(page_of(job)).content.decode())
+    assert rows == ["3 (1 since the replay)", "2", "1"]
 
 
 # --- enqueue a job -----------------------------------------------------------------------

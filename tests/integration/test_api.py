@@ -18,7 +18,7 @@ from django.db import connection, connections
 from django.test import Client
 
 from devtools.ports import free_port
-from tasks import api, long_poll
+from tasks import api, long_poll, seats
 from tasks.errors import Rejected
 from tasks.models import Job, OperatorAction
 from tests import published_tasks  # noqa: F401  (registers them)
@@ -170,7 +170,7 @@ def test_options_reach_the_row(acme: Caller) -> None:
 def test_work_that_is_refused_is_429_with_whole_seconds(
     acme: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*args: Any) -> Any:
+    def full(*args: Any, **options: Any) -> Any:
         raise Rejected("the queue is full", retry_after=7)
 
     monkeypatch.setattr(api, "accept", full)
@@ -227,10 +227,10 @@ def test_a_job_shows_its_life_and_masks_what_is_sensitive(acme: Caller) -> None:
     assert body["payload"] == {"order_id": 7, "card": "••••"}
     assert {
         name: body[name]
-        for name in ("task", "queue", "state", "attempts", "crashes", "priority", "waits_for")
+        for name in ("task", "queue", "state", "attempts", "crashes", "priority", "waiting_for")
     } == {
         "task": CAPTURE, "queue": "default", "state": "queued", "attempts": 0, "crashes": 0,
-        "priority": 0, "waits_for": "dispatch",
+        "priority": 0, "waiting_for": "capacity",
     }  # fmt: skip
     assert body["result"] is body["error"] is body["failure"] is body["finished_at"] is None
 
@@ -255,9 +255,9 @@ def test_a_failed_job_shows_why(acme: Caller) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"due": False}, "its time"),
-        ({"hold_reason": "paused"}, "a hold"),
-        ({"state": "dispatched", "dispatched_at": datetime(2030, 1, 1, tzinfo=UTC)}, "a worker"),
+        ({"due": False}, "time"),
+        ({"hold_reason": "paused"}, "pause"),
+        ({"state": "dispatched", "dispatched_at": datetime(2030, 1, 1, tzinfo=UTC)}, "capacity"),
     ],
 )
 def test_a_waiting_job_says_what_it_waits_for(
@@ -265,7 +265,7 @@ def test_a_waiting_job_says_what_it_waits_for(
 ) -> None:
     job_id = acme.enqueued()
     Job.objects.update(**change)
-    assert acme.get(f"/jobs/{job_id}").json()["waits_for"] == reason
+    assert acme.get(f"/jobs/{job_id}").json()["waiting_for"] == reason
 
 
 @pytest.mark.parametrize("job_id", ["7", "not-a-uuid", str(uuid.UUID(int=7)), "%00", "..%2f"])
@@ -381,11 +381,11 @@ def test_a_finished_job_is_answered_at_once(acme: Caller) -> None:
 
 @pytest.fixture
 def all_seats_taken() -> Iterator[None]:
-    for _ in range(long_poll.WAITING_MAX):
-        assert long_poll.SEATS.acquire(blocking=False)
+    for _ in range(seats.WAITING_MAX):
+        assert seats.SEATS.acquire(blocking=False)
     yield
-    for _ in range(long_poll.WAITING_MAX):
-        long_poll.SEATS.release()
+    for _ in range(seats.WAITING_MAX):
+        seats.SEATS.release()
 
 
 def test_beyond_the_seats_for_waiting_one_is_answered_at_once(
@@ -396,6 +396,7 @@ def test_beyond_the_seats_for_waiting_one_is_answered_at_once(
     answer = acme.get(f"/jobs/{job_id}", prefer="wait=10")
     assert answer.status_code == 200
     assert "Preference-Applied" not in answer
+    assert answer["Retry-After"] == "2"  # an answered wait has none
     assert time.monotonic() - began < 1
 
 
@@ -480,7 +481,7 @@ def test_queues_show_what_waits_and_what_runs(acme: Caller) -> None:
     assert queues["default"].pop("oldest_age_s") >= 0
     assert queues["default"] == {
         "name": "default", "depth": 1, "scheduled": 1, "held": 0, "in_flight": 2, "capacity": 0,
-        "workers": 0, "paused": False,
+        "workers": 0, "paused": False, "pause_reason": None, "breaker": None,
     }  # fmt: skip
 
 
@@ -502,7 +503,7 @@ def test_a_wrong_method_is_a_problem_that_names_the_right_ones(acme: Caller) -> 
 def test_a_fault_of_ours_is_a_problem_and_is_reported(
     acme: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*args: Any) -> Any:
+    def broken(*args: Any, **options: Any) -> Any:
         raise RuntimeError("secret")
 
     monkeypatch.setattr(api, "accept", broken)
@@ -561,9 +562,9 @@ def test_a_session_without_a_database_is_503_too() -> None:
 def test_the_schema_is_open_and_describes_every_call(client: Client) -> None:
     schema = client.get("/api/openapi.json").json()
     assert {
-        "/api/jobs", "/api/jobs/{job_id}", "/api/jobs/{job_id}/cancel",
+        "/api/jobs", "/api/jobs/cancel", "/api/jobs/{job_id}", "/api/jobs/{job_id}/cancel",
         "/api/jobs/{job_id}/replay", "/api/jobs/{job_id}/outputs", "/api/queues",
-        "/api/workers", "/api/workers/{name}",
+        "/api/workers", "/api/workers/{name}", "/api/limits", "/api/pauses",
     } == set(schema["paths"])  # fmt: skip
     enqueue = schema["paths"]["/api/jobs"]["post"]
     assert "Idempotency-Key" in [p["name"] for p in enqueue["parameters"]]

@@ -24,6 +24,10 @@ ROUTES = [
     ("POST", "/api/jobs/7/cancel"),
     ("POST", "/api/jobs/7/replay"),
     ("GET", "/api/queues"),
+    ("GET", "/api/limits"),
+    ("GET", "/api/pauses"),
+    ("POST", "/api/pauses"),
+    ("DELETE", "/api/pauses?kind=queue&name=default"),
 ]
 
 

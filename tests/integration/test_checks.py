@@ -12,6 +12,7 @@ from celery import current_app
 from django.core import checks
 
 from tasks.task import LedgerTask
+from tasks.topology import Queue, Topology
 
 
 @pytest.fixture
@@ -123,3 +124,15 @@ def test_the_project_as_it_comes_has_no_message() -> None:
     )  # fmt: skip
     assert done.stdout.strip() == "System check identified no issues (0 silenced)."
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("url", "time_limit", "said"),
+    [("amqp://a", 1790, True), ("amqp://a", 1700, False), ("redis://a", 7200, False)],
+)
+def test_a_run_that_rabbitmq_would_not_wait_for_is_said(
+    url: str, time_limit: int, said: bool, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.TASKS_TOPOLOGY = Topology.of([Queue("long", time_limit=time_limit, drain=20)])
+    monkeypatch.setitem(current_app.conf, "broker_url", url)
+    assert any(m.id == "tasks.W003" for m in checks.run_checks()) == said

@@ -1,11 +1,13 @@
-"""PostgreSQL and Redis start, and keep port and data over a restart and a crash."""
+"""The servers start, and keep port and data over a restart and a crash."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import amqp
 import psycopg
 import pytest
 import redis
@@ -13,7 +15,8 @@ import redis
 from devtools import servers
 from devtools.binaries import MissingBinary, postgres_programs
 from devtools.ports import PortTaken, free_port, start_on_free_port
-from devtools.servers import Postgres, Redis
+from devtools.pytest_rabbitmq import need_rabbitmq
+from devtools.servers import Postgres, RabbitMQ, Redis
 
 
 @pytest.fixture
@@ -77,6 +80,28 @@ def test_redis_keeps_its_address_and_data_over_a_restart(durable_redis: Redis) -
 def test_redis_never_evicts(durable_redis: Redis) -> None:
     client = redis.Redis.from_url(durable_redis.url)
     assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+
+
+def test_rabbitmq_leaves_no_process_and_nothing_outside_its_directory(tmp_path: Path) -> None:
+    need_rabbitmq()
+    with RabbitMQ(tmp_path) as server:
+        with pytest.raises(amqp.AccessRefused):
+            amqp.Connection(f"127.0.0.1:{server.port}", "guest", "guest").connect()
+        assert processes_of(tmp_path)
+    assert processes_of(tmp_path) == []
+    assert server.exit_code == 0
+    assert (tmp_path / "data").exists()
+
+
+def processes_of(directory: Path) -> list[int]:
+    """Those with the directory in their environment; the directory of nodes is told by its port."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            told = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            if f"HOME={directory}".encode() in told:
+                found.append(int(entry.name))
+    return found
 
 
 def test_a_wanted_port_that_is_taken_is_an_error(tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from pytest_django.fixtures import Settings
 
 from tasks import holds, ledger, operate
 from tasks.enqueue import enqueue
 from tasks.models import Job, Worker
 from tasks.states import Action, State
 from tasks.testing import run_jobs
+from tasks.topology import Queue, Topology
 from tests.broker import trace_table
 from tests.callers import api_client
 from tests.job_rows import job_row
@@ -136,6 +138,47 @@ def test_a_cancel_that_was_asked_for_wins_over_the_hold() -> None:
     assert (job.state, job.hold_reason) == (State.CANCELLED, "")
 
 
+# --- held for too long -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reason", ["task unknown", INCOMPATIBLE])
+def test_what_nobody_could_run_for_a_week_fails_and_can_be_replayed(reason: str) -> None:
+    now = datetime.now(UTC)
+    old = held_row(reason, returned_since=now - timedelta(days=7, minutes=1))
+    young = held_row(reason, returned_since=now - timedelta(days=6))
+    assert holds.give_up(10) == 1
+    old.refresh_from_db()
+    assert (old.state, old.failure, old.hold_reason) == ("failed", "gave_up", "")
+    assert old.error_message == f"on hold: {reason}"
+    assert is_held(young)
+    assert operate.operate(Action.REPLAY, [old.id], actor="ann", reason="x").done == [old.id]
+
+
+def test_each_queue_gives_up_after_its_own_time(settings: Settings) -> None:
+    settings.TASKS_TOPOLOGY = Topology.of([Queue("bulk", give_up_after=timedelta(hours=1))])
+    since = datetime.now(UTC) - timedelta(hours=2)
+    rows = [held_row("task unknown", queue=q, returned_since=since) for q in ("bulk", "default")]
+    assert holds.give_up(10) == 1
+    assert [is_held(row) for row in rows] == [False, True]
+
+
+def test_what_an_operator_paused_is_not_given_up() -> None:
+    job = held_row("paused", returned_since=datetime.now(UTC) - timedelta(days=30))
+    assert holds.give_up(10) == 0
+    assert is_held(job)
+
+
+def test_a_hold_counts_from_the_first_one() -> None:
+    job_id = enqueue(trace, {"note": "x"}).job_id
+    seen = set()
+    for _ in range(2):
+        assert ledger.hold_unknown(job_id, ledger.dispatch_here(job_id))
+        seen.add(Job.objects.get(id=job_id).returned_since)
+        Job.objects.filter(id=job_id).update(hold_reason="")
+    assert len(seen) == 1
+    assert None not in seen
+
+
 # --- whatever holds it -------------------------------------------------------------------
 
 
@@ -167,7 +210,7 @@ def test_other_holds_are_not_released_here() -> None:
 def test_callers_see_why_and_since_when_a_job_is_held() -> None:
     job = held_row(INCOMPATIBLE, tenant="acme")
     shown = api_client("acme").get(f"/jobs/{job.id}").json()
-    assert (shown["waits_for"], shown["hold_reason"]) == ("a hold", INCOMPATIBLE)
+    assert (shown["waiting_for"], shown["hold_reason"]) == ("hold", INCOMPATIBLE)
     held_at = datetime.fromisoformat(shown["held_at"])
     assert abs(held_at - job.held_at) < timedelta(milliseconds=1)
     queues = api_client("acme").get("/queues").json()

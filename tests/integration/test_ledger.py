@@ -151,6 +151,50 @@ def test_a_give_back_costs_nothing() -> None:
     assert not Attempt.objects.exists()
 
 
+def returned(job: Job, *, ago_s: float) -> None:
+    """As if it had first been given back then."""
+    since = datetime.now(UTC) - timedelta(seconds=ago_s)
+    Job.objects.filter(id=job.id).update(returned_since=since)
+
+
+def test_a_job_that_comes_back_for_too_long_is_a_dead_letter_and_has_spent_no_attempt() -> None:
+    job = job_in(State.RUNNING)
+    returned(job, ago_s=61)
+    assert ledger.give_back(job.id, job.fence, give_up_after_s=60) == State.FAILED
+    job.refresh_from_db()
+    assert (job.failure, job.dead_letter, job.error_type) == ("gave_up", True, "GaveUp")
+    assert (job.attempts, job.crashes) == (0, 0)
+
+
+def test_a_job_that_has_come_back_for_less_goes_on_coming_back() -> None:
+    job = job_in(State.RUNNING)
+    returned(job, ago_s=50)
+    assert ledger.give_back(job.id, job.fence, give_up_after_s=60) == State.QUEUED
+
+
+def test_the_first_give_back_of_a_job_is_free_however_long_it_has_waited() -> None:
+    job = job_in(State.RUNNING)
+    long_ago = datetime.now(UTC) - timedelta(days=30)
+    Job.objects.filter(id=job.id).update(run_at=long_ago, created_at=long_ago)
+    assert ledger.give_back(job.id, job.fence, give_up_after_s=60) == State.QUEUED
+    assert Job.objects.get(id=job.id).returned_since > datetime.now(UTC) - timedelta(seconds=30)
+
+
+@pytest.mark.parametrize("writer", ["retry", "replay"])
+def test_an_attempt_of_its_own_or_a_replay_starts_the_count_anew(writer: str) -> None:
+    job = job_in(State.RUNNING if writer == "retry" else State.FAILED)
+    returned(job, ago_s=61)
+    assert WRITERS[writer](job)
+    assert Job.objects.get(id=job.id).returned_since is None
+
+
+def test_a_cancel_request_wins_over_giving_up() -> None:
+    job = job_in(State.RUNNING)
+    returned(job, ago_s=61)
+    ledger.cancel(job.id, actor="ann", reason="stop")
+    assert ledger.give_back(job.id, job.fence, give_up_after_s=60) == State.CANCELLED
+
+
 def test_a_job_that_kills_its_process_is_a_dead_letter_after_three_crashes() -> None:
     job_id = job_in(State.QUEUED).id
     states = []

@@ -101,7 +101,7 @@ def test_success_and_what_follows_are_recorded_together(monkeypatch: pytest.Monk
         raise DatabaseError("the connection is gone")
 
     shop.add.apply_async((1, 2), link=shop.note.si("x"))
-    monkeypatch.setattr("tasks.enqueue.ledger.accept", fails)
+    monkeypatch.setattr("tasks.admission.accept.accept", fails)
     run_jobs()
     assert Job.objects.get().state == "running"  # until its lease ends, then it runs again
 

@@ -88,7 +88,9 @@ def test_only_workers_that_beat_and_take_jobs_are_capacity(client: Client) -> No
     worker("default", capacity=2)
     worker("default", capacity=100, last_beat_s=16)
     worker("default", capacity=100, draining=True)
+    execute("UPDATE tasks_worker SET reconnects = capacity", [])
     figures = scrape(client)
+    assert figures["tasks_broker_reconnects", "default"] == 6
     assert figures["tasks_workers", "default"] == 2
     assert figures["tasks_capacity", "default"] == 6
     assert figures["tasks_workers", "payments"] == 0

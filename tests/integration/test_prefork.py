@@ -6,15 +6,17 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from multiprocessing import Pipe
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from celery.concurrency.asynpool import AsynPool
+from celery.concurrency.asynpool import ResultHandler as StockResultHandler
 
 from devtools.bench.cpu import children_of
-from tasks.prefork import Pool
+from tasks.prefork import Pool, ResultHandler
 from tests.broker import Corner
 from tests.processes import wait_until, worker
 
@@ -69,3 +71,42 @@ def test_a_child_whose_pipe_has_closed_is_watched_again() -> None:
 def test_canary_a_stock_pool_takes_no_descriptor_for_one() -> None:
     with pytest.raises(TypeError):
         watched_again(AsynPool)
+
+
+def seconds_at_a_silent_child(handler: type[StockResultHandler]) -> float:
+    """For how long a stopping pool does not look at the others."""
+    reader, writer = Pipe(duplex=False)
+    child = SimpleNamespace(outq=SimpleNamespace(_reader=reader))
+    flushing: Any = object.__new__(handler)
+    flushing._hub = None
+    with reader, writer:
+        began = time.monotonic()
+        assert (
+            flushing._flush_outqueue(reader.fileno(), Mock(), {reader.fileno(): child}, Mock())
+            is None
+        )
+        return time.monotonic() - began
+
+
+def test_a_stopping_pool_does_not_sleep_at_a_child_that_has_nothing_to_say() -> None:
+    assert seconds_at_a_silent_child(ResultHandler) < 0.4
+
+
+def test_canary_a_stock_pool_sleeps_half_a_second_there() -> None:
+    assert seconds_at_a_silent_child(StockResultHandler) >= 0.5
+
+
+def test_a_stopping_pool_takes_a_result_and_forgets_a_child_that_is_gone() -> None:
+    flushing: Any = object.__new__(ResultHandler)
+    flushing._hub = None
+    reader, writer = Pipe(duplex=False)
+    child = SimpleNamespace(outq=SimpleNamespace(_reader=reader))
+    fd, remove, took = reader.fileno(), Mock(), Mock()
+    writer.send("result")
+    flushing._flush_outqueue(fd, remove, {fd: child}, took)
+    took.assert_called_once_with("result")
+    reader.close()
+    flushing._flush_outqueue(fd, remove, {fd: child}, took)
+    remove.assert_called_once_with(fd)
+    flushing._flush_outqueue(fd, remove, {}, took)
+    assert remove.call_count == 2

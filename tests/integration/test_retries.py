@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 from celery.exceptions import MaxRetriesExceededError, Retry
+from pytest_django.fixtures import Settings
 
+from tasks.enqueue import enqueue
 from tasks.models import Attempt, Job
 from tasks.testing import run_jobs
+from tasks.topology import Queue, Topology
 from tests.habits import habit
+from tests.ledger_tasks import snoozes_for_ever
 from tests.sample_shop import tasks as shop
 
 pytestmark = pytest.mark.django_db
@@ -135,6 +139,16 @@ def test_jitter_draws_the_delay_anew() -> None:
     delays = {round(delay_of(job).total_seconds()) for job in run_jobs()}
     assert len(delays) > 3
     assert max(delays) <= 1000
+
+
+def test_a_body_that_snoozes_for_ever_is_given_up_some_day(settings: Settings) -> None:
+    settings.TASKS_TOPOLOGY = Topology.of([Queue("default", give_up_after=timedelta())])
+    job_id = enqueue(snoozes_for_ever, {}).job_id
+    run_jobs()
+    assert Job.objects.get(id=job_id).state == "queued"
+    run_first_scheduled()
+    job = Job.objects.get(id=job_id)
+    assert (job.state, job.failure, job.attempts) == ("failed", "gave_up", 0)
 
 
 @habit("dont_autoretry_for")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from config.topology import TOPOLOGY
+from tasks import worker_options
 from tasks.models import Worker
-from tasks.topology import Queue
+from tasks.topology import Queue, Topology
 from tests.broker import Corner
 from tests.processes import wait_until, worker
 
@@ -36,22 +39,33 @@ def test_the_command_line_wins(corner: Corner) -> None:
         process.wait_for(r"worker_options.*concurrency=1 .*time_limit_s=7")
 
 
-def test_a_queue_with_slots_is_served_by_threads(corner: Corner) -> None:
-    with worker("webhooks", env=corner.env) as process:
-        assert wait_until(Worker.objects.first).capacity == TOPOLOGY.queue("webhooks").slots
-        assert "concurrency: 100 (thread)" in process.log
+def test_autoscale_is_refused_with_the_reason(corner: Corner) -> None:
+    with worker("payments", "--autoscale", "10,2", env=corner.env, ready=False) as process:
+        assert process.wait(within_s=30) == 1
+        assert "--autoscale=10,2 is refused: memory and database connections" in process.log
 
 
-def test_processes_that_are_asked_for_by_name_are_kept(corner: Corner) -> None:
-    with worker("webhooks", "-P", "prefork", "-c", "1", env=corner.env) as process:
-        assert "concurrency: 1 (prefork)" in process.log
+def test_queues_of_one_pool_share_a_worker(corner: Corner) -> None:
+    with worker("payments,bulk", env=corner.env):
+        row = wait_until(Worker.objects.first)
+        assert row.capacity == min(TOPOLOGY.queue(name).concurrency for name in row.queues)
 
 
-def test_a_queue_among_others_without_slots_is_served_by_processes(corner: Corner) -> None:
-    with worker("webhooks,default", env=corner.env) as process:
-        assert "concurrency: 2 (prefork)" in process.log
+def test_queues_that_need_different_pools_are_refused(settings: Any) -> None:
+    settings.TASKS_TOPOLOGY = Topology.of([Queue("a", slots=10), Queue("b", processes=2)])
+    with pytest.raises(SystemExit, match=r"-Q a,b is refused: .* \(a threads, b prefork\)"):
+        worker_options.refuse(["a", "b"], given={})
+    worker_options.refuse(["a"], given={})
 
 
-def test_a_queue_has_processes_or_slots() -> None:
-    with pytest.raises(ValueError, match="not both"):
-        Queue("both", processes=2, slots=10)
+@pytest.mark.parametrize(
+    ("given", "gets"),
+    [("prefork", "threads"), ("solo", "solo")],
+)
+def test_a_queue_with_slots_gets_threads_unless_another_pool_is_asked_for(
+    settings: Any, given: str, gets: str
+) -> None:
+    settings.TASKS_TOPOLOGY = Topology.of([Queue("a", slots=10)])
+    worker = SimpleNamespace(pool_cls=given, pool_of_queues=worker_options.pool_name(["a"]))
+    worker_options.choose_pool(worker)
+    assert worker.pool_cls == gets

@@ -69,17 +69,24 @@ def test_tls_to_redis_checks_the_certificate_unless_told_otherwise(
 
 def test_rabbitmq_gets_no_redis_options(monkeypatch: pytest.MonkeyPatch) -> None:
     read = settings(monkeypatch, BROKER_URL="amqp://a", BROKER_PREFIX="p:")
-    assert set(read["broker_transport_options"]) == {"max_retries", "confirm_publish"}
+    options = read["broker_transport_options"]
+    assert options["confirm_publish"]
+    assert not options.keys() & {"visibility_timeout", "global_keyprefix", "socket_timeout"}
 
 
-def test_the_prefix_stands_before_every_key_of_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = settings(monkeypatch, BROKER_URL="redis://a", BROKER_PREFIX="shop:")
-    assert read["broker_transport_options"]["global_keyprefix"] == "shop:"
+@pytest.mark.parametrize(
+    ("url", "option"), [("redis://a", "global_keyprefix"), ("amqps://a", "name_prefix")]
+)
+def test_the_prefix_stands_before_every_name_on_the_broker(
+    monkeypatch: pytest.MonkeyPatch, url: str, option: str
+) -> None:
+    read = settings(monkeypatch, BROKER_URL=url, BROKER_PREFIX="shop:")
+    assert read["broker_transport_options"][option] == "shop:"
 
 
 def test_no_run_outlives_the_visibility_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     timeout = settings(monkeypatch)["broker_transport_options"]["visibility_timeout"]
-    assert all(timeout > queue.time_limit + queue.drain for queue in TOPOLOGY.queues.values())
+    assert all(timeout > queue.time_limit + queue.drain_s for queue in TOPOLOGY.queues.values())
 
 
 def test_every_declared_queue_is_known_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ def run(number: int, began: float, ended: float | None, how: str = "done", pid: 
 
 def evidence(
     *runs: Run,
-    effects: tuple[tuple[int, str], ...] = ((0, ""),),
+    effects: tuple[tuple[int, str] | tuple[int, str, float], ...] = ((0, ""),),
     state: str = "succeeded",
     attempts: int = 1,
     expects: str = "succeeded",
@@ -24,8 +24,8 @@ def evidence(
     freezes: tuple[Freeze, ...] = (),
     rows: int = 1,
 ) -> Evidence:
-    """One job, its runs, and the effects of those (number of the run, key)."""
-    made = [Effect(JOB, n, key, runs[n].began + 0.5) for n, key in effects]
+    """One job, its runs, and the effects of those (number of the run, key, perhaps when)."""
+    made = [Effect(JOB, n, key, *(at or [runs[n].began + 0.5])) for n, key, *at in effects]
     row = JobRow(JOB, "k", state, "", attempts, 0, "")
     answer = Answer(Order("k", "t", {}, expects), JOB, 0.01, 1)
     books = Books(list(runs), made)
@@ -77,6 +77,40 @@ def test_a_process_killed_between_the_end_of_the_body_and_the_settle_is_an_excus
     seen = evidence(run(0, 1, 2, pid=7), run(1, 9, 10), effects=((0, ""), (1, "")),
                     kills=(Kill(7, 2.01),))  # fmt: skip
     assert kinds_of(seen) == []
+
+
+def woken(*effects: tuple[int, str, float], frozen: Run | None = None) -> Evidence:
+    """Run 0 was frozen from 2 to 10, run 1 took over at 6 and ended at 20."""
+    freezes = (Freeze(frozenset({7}), 2, 10),)
+    first = frozen or run(0, 1, 10.9, "died", pid=7)
+    return evidence(first, run(1, 6, 20), effects=effects, freezes=freezes)
+
+
+def test_a_frozen_run_may_do_it_again_until_a_second_after_it_woke() -> None:
+    assert kinds_of(woken((1, "", 9.0), (0, "", 10.8))) == []
+    late = run(0, 1, 11.5, "died", pid=7)
+    assert "effect twice" in kinds_of(woken((1, "", 9.0), (0, "", 11.2), frozen=late))
+
+
+def test_it_may_be_done_again_after_a_run_that_froze_or_had_just_woken() -> None:
+    assert kinds_of(woken((0, "", 1.5), (1, "", 12.0))) == []
+    assert kinds_of(woken((0, "", 10.8), (1, "", 12.0))) == []
+    late = run(0, 1, 11.5, "died", pid=7)
+    assert "effect twice" in kinds_of(woken((0, "", 11.2), (1, "", 12.0), frozen=late))
+
+
+def test_a_run_that_had_ended_before_the_freeze_is_not_excused_by_it() -> None:
+    ended = run(0, 1, 1.9, pid=7)
+    assert kinds_of(woken((0, "", 1.5), (1, "", 12.0), frozen=ended)) == ["effect twice"]
+
+
+def test_a_freeze_does_not_excuse_a_successor_that_began_before_it() -> None:
+    freezes = (Freeze(frozenset({7}), 2, 10),)
+    twice = ((1, "", 1.5), (0, "", 10.5))
+    seen = evidence(
+        run(0, 1, 10.9, "died", pid=7), run(1, 1.2, 1.8), effects=twice, freezes=freezes
+    )
+    assert "effect twice" in kinds_of(seen)
 
 
 def test_with_a_key_there_is_no_excuse() -> None:

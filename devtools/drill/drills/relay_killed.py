@@ -5,10 +5,11 @@ import threading
 from devtools.drill.drill import Drill
 from devtools.drill.scene import QUEUE, Scene
 from devtools.drill.tap import messages_to
+from tasks.topology import Queue
 
 REACHED_WITHIN_S = 10.0
 WAITS_FOR_LOCK = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-TAKE_LOCK = "SELECT pg_advisory_lock(hashtextextended('queue:' || %s, 1))"
+TAKE_LOCK = "SELECT pg_advisory_lock(hashtextextended(%s, 1))"
 
 
 def rehearse(scene: Scene) -> None:
@@ -25,7 +26,7 @@ def rehearse(scene: Scene) -> None:
 def before_mark(scene: Scene) -> None:
     """We hold the lock under which a relay decides: it has looked, and marked nothing."""
     with scene.stack.connect() as connection:
-        connection.execute(TAKE_LOCK, [QUEUE])
+        connection.execute(TAKE_LOCK, [Queue(QUEUE).lock_name])
 
         def one_waits() -> bool:
             row = connection.execute(WAITS_FOR_LOCK).fetchone()

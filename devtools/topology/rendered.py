@@ -1,0 +1,82 @@
+"""Which block of which file is filled from which template.
+
+A template reads like the manifest that it becomes: ``$name`` is a number of ``numbers.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from devtools.topology.numbers import of_queue, of_servers, of_service
+from tasks.topology import Topology
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+Render = Callable[[Topology], str]
+
+
+def per_queue(template: str, between: str = "\n") -> Render:
+    """The template once for each queue."""
+
+    def render(topology: Topology) -> str:
+        return between.join(fill(template, of_queue(queue)) for queue in topology.queues.values())
+
+    return render
+
+
+def per_service(template: str, name: str) -> Render:
+    def render(topology: Topology) -> str:
+        return fill(template, of_service(topology.services[name]))
+
+    return render
+
+
+def once(template: str) -> Render:
+    def render(topology: Topology) -> str:
+        return fill(template, of_servers(topology))
+
+    return render
+
+
+def fill(template: str, values: Mapping[str, Any]) -> str:
+    return Template((TEMPLATES / template).read_text()).substitute(values)
+
+
+KUBERNETES = "config/kubernetes"
+FILES: Mapping[str, Mapping[str, Render]] = {
+    "docker-compose.yml": {
+        "web": per_service("compose.web.yaml", "web"),
+        "relay": per_service("compose.relay.yaml", "relay"),
+        "workers": per_queue("compose.worker.yaml"),
+        "flower": per_service("compose.flower.yaml", "flower"),
+        "redis": once("compose.redis.yaml"),
+        "postgres": once("compose.postgres.yaml"),
+    },
+    "config/redis.conf": {"memory": once("redis.conf")},
+    "config/postgresql.conf": {"memory": once("postgresql.conf")},
+    "config/prometheus/rules.yaml": {"queues": per_queue("prometheus.queue.yaml", between="")},
+    f"{KUBERNETES}/base/web.yaml": {
+        "replicas": per_service("kubernetes.replicas.yaml", "web"),
+        "stop": per_service("kubernetes.stop-web.yaml", "web"),
+        "resources": per_service("kubernetes.resources.yaml", "web"),
+    },
+    f"{KUBERNETES}/base/relay.yaml": {
+        "replicas": per_service("kubernetes.replicas.yaml", "relay"),
+        "stop": per_service("kubernetes.stop.yaml", "relay"),
+        "resources": per_service("kubernetes.resources.yaml", "relay"),
+    },
+    f"{KUBERNETES}/base/workers.yaml": {"workers": per_queue("kubernetes.worker.yaml", "---\n")},
+    f"{KUBERNETES}/autoscaling/autoscalers.yaml": {
+        "autoscalers": per_queue("kubernetes.autoscaler.yaml", "---\n")
+    },
+    f"{KUBERNETES}/autoscaling/kustomization.yaml": {
+        "patches": per_queue("kubernetes.unreplicated.yaml", "")
+    },
+}
+
+
+def blocks_of(file: str, topology: Topology) -> dict[str, str]:
+    return {name: render(topology) for name, render in FILES[file].items()}

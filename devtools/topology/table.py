@@ -1,0 +1,139 @@
+"""The numbers for people, each with the arithmetic it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tasks.topology import (
+    DEFAULT_PROCESSES,
+    DRAIN_S,
+    SLOT_MB,
+    STOP_OVERHEAD_S,
+    VISIBILITY_MARGIN_S,
+    WORKER_CONNECTIONS,
+    Queue,
+    Service,
+    Topology,
+    connections_of,
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    what: str
+    value: str
+    why: str
+
+
+def shown(topology: Topology) -> str:
+    parts = [
+        *(titled(f"queue {q.name}", queue_rows(q)) for q in topology.queues.values()),
+        *(titled(f"service {s.name}", service_rows(s)) for s in topology.services.values()),
+        titled("servers", server_rows(topology)),
+    ]
+    return "\n\n".join(parts)
+
+
+def titled(title: str, rows: Iterable[Row]) -> str:
+    lines = [f"  {row.what:<24}{row.value:>10}   {row.why}".rstrip() for row in rows]
+    return "\n".join([title, *lines])
+
+
+def queue_rows(queue: Queue) -> Iterator[Row]:
+    limit, each = queue.limit, queue.concurrency
+    yield Row("limit", "none" if limit is None else f"{limit}", limit_reason(queue))
+    kind = "processes" if queue.slots is None else "slots"
+    yield Row(f"{kind} per replica", f"{each}", concurrency_reason(queue))
+    yield Row("jobs at once", f"{queue.capacity}", f"{queue.replicas} replicas x {each}")
+    yield Row("time limit", f"{queue.time_limit} s", "given")
+    yield Row("drain", f"{queue.drain_s} s", drain_reason(queue))
+    yield Row(
+        "stop grace",
+        f"{queue.stop_grace_s:g} s",
+        f"{queue.drain_s} s drain + {STOP_OVERHEAD_S:g} s to give back and exit"
+        if queue.stop_grace is None
+        else "given",
+    )
+    yield Row("lease", f"{queue.lease:g} s", f"renewed every {queue.lease / 3:g} s")
+    yield Row("memory per replica", f"{queue.memory_mb} MB", memory_reason(queue))
+    yield Row(
+        "database connections",
+        f"{connections_of(queue)}",
+        f"(at most {queue.replicas_cap} replicas + {queue.surge} surge)"
+        f" x ({each} + {WORKER_CONNECTIONS})",
+    )
+    yield Row(
+        "autoscaling",
+        f"{queue.fewest_replicas} to {queue.replicas_cap}",
+        f"when the oldest job waits {queue.acceptable_wait_s} s; "
+        + ("twice the replicas" if limit is None else f"at most {limit} / {each}"),
+    )
+    bound = "none" if queue.max_waiting is None else f"{queue.max_waiting:,}"
+    yield Row("waiting at most", bound, "beyond it new jobs are refused")
+    yield Row("keys kept", f"{queue.retention.days} d", "after the job has finished")
+
+
+def limit_reason(queue: Queue) -> str:
+    if queue.downstream is None or queue.downstream.max_concurrency is None:
+        return "it calls nothing limited"
+    downstream = queue.downstream
+    reserve = f" - {downstream.reserve} reserved" if downstream.reserve else ""
+    return (
+        f"{downstream.name}: {downstream.max_concurrency} at once{reserve}; the relay holds it,"
+        " also during a deploy"
+    )
+
+
+def concurrency_reason(queue: Queue) -> str:
+    if queue.slots is not None or queue.processes is not None:
+        return "given"
+    if queue.limit is None:
+        return f"{DEFAULT_PROCESSES} where nothing limits it"
+    return f"{queue.limit} / {queue.replicas} replicas, rounded down"
+
+
+def drain_reason(queue: Queue) -> str:
+    if queue.drain is not None:
+        return "given"
+    if not queue.resumable:
+        return "the time limit: its jobs cannot be given back and resumed"
+    return f"the shorter of {DRAIN_S} s and the time limit; what still runs is given back"
+
+
+def memory_reason(queue: Queue) -> str:
+    if queue.slots is not None:
+        return f"2 x {queue.process_mb} MB + {queue.slots} slots x {SLOT_MB} MB"
+    return f"({queue.concurrency} processes + their parent) x {queue.process_mb} MB"
+
+
+def service_rows(service: Service) -> Iterator[Row]:
+    yield Row("replicas", f"{service.replicas}", f"+ {service.surge} during a deploy")
+    yield Row(
+        "stop grace",
+        f"{service.stop_grace_s:g} s",
+        f"{service.drain} s to end what runs + {STOP_OVERHEAD_S:g} s to exit",
+    )
+    yield Row("memory per replica", f"{service.memory_mb} MB", f"{service.processes} process(es)")
+    yield Row(
+        "database connections",
+        f"{connections_of(service)}",
+        f"({service.replicas} replicas + {service.surge} surge) x {service.processes}"
+        f" x {service.connections}",
+    )
+
+
+def server_rows(topology: Topology) -> Iterator[Row]:
+    database = topology.database
+    yield Row(
+        "database connections",
+        f"{topology.connections}",
+        f"the sum of all above; free are {database.max_connections} max_connections -"
+        f" {database.reserved} reserved = {database.max_connections - database.reserved}",
+    )
+    yield Row(
+        "visibility timeout",
+        f"{topology.visibility_timeout_s} s",
+        f"{topology.longest_s:g} s longest time limit + stop grace, + {VISIBILITY_MARGIN_S} s",
+    )
+    yield Row("broker memory", f"{topology.broker.memory_mb} MB", "noeviction: full is an error")

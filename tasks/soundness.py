@@ -1,0 +1,164 @@
+"""What cannot be right in the numbers of a deployment, each said with both numbers and a cure.
+
+Pure: neither a database nor a broker is asked. ``./dev topology --check`` and
+``manage.py check --deploy`` report what it finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tasks.topology import STOP_OVERHEAD_S, Queue, Topology, connections_of
+
+# Shorter leases than this end runs at each hiccup of the database: three renewals per lease, and
+# a statement may take a second.
+SHORTEST_LEASE_S = 3.0
+# Bytes of one message on Redis, its entry among the unacked and what the list costs.
+MESSAGE_BYTES = 2_000
+MESSAGES_PER_SLOT = 2
+MB = 1_000_000
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``id`` is stable, so that a team can silence one it knows about."""
+
+    id: str
+    sentence: str
+    hint: str
+
+
+def faults(topology: Topology) -> list[Fault]:
+    found = [fault for queue in topology.queues.values() for fault in of_queue(queue)]
+    return [*found, *of_limits(topology), *of_broker(topology), *of_database(topology)]
+
+
+def of_queue(queue: Queue) -> Iterator[Fault]:
+    name = f"queue {queue.name}"
+    if queue.stop_grace_s < queue.drain_s + STOP_OVERHEAD_S:
+        yield Fault(
+            "topology.E001",
+            f"{name}: the stop grace of {queue.stop_grace_s:g} s ends before the drain of"
+            f" {queue.drain_s} s and the {STOP_OVERHEAD_S:g} s that a worker needs to give back.",
+            "Leave stop_grace out, or lower drain: whatever runs then is killed.",
+        )
+    if queue.drain_s > queue.time_limit:
+        yield Fault(
+            "topology.E002",
+            f"{name}: the drain of {queue.drain_s} s is longer than any run, which ends at"
+            f" time_limit={queue.time_limit} s.",
+            "Leave drain out, or lower it to the time limit.",
+        )
+    if queue.lease < SHORTEST_LEASE_S:
+        yield Fault(
+            "topology.E003",
+            f"{name}: a lease of {queue.lease:g} s is below {SHORTEST_LEASE_S:g} s, and the first"
+            " hiccup of the database would end every run.",
+            "Leave lease out: 15 s.",
+        )
+    if queue.max_waiting and (queue.max_waiting_per_tenant or 0) > queue.max_waiting:
+        yield Fault(
+            "topology.E004",
+            f"{name}: max_waiting_per_tenant={queue.max_waiting_per_tenant} is more than"
+            f" max_waiting={queue.max_waiting}, so one tenant can fill the queue.",
+            "Lower max_waiting_per_tenant, or leave it out.",
+        )
+    if queue.surge < 1 and queue.replicas < 2:
+        yield Fault(
+            "topology.E005",
+            f"{name}: with replicas={queue.replicas} and surge={queue.surge} every deploy leaves"
+            " it without a worker.",
+            "Set surge=1: the relay holds the downstream's limit meanwhile.",
+        )
+    if queue.replicas_cap < queue.replicas:
+        yield Fault(
+            "topology.E006",
+            f"{name}: most_replicas={queue.most_replicas} is less than replicas={queue.replicas}.",
+            "Raise most_replicas, or leave it out.",
+        )
+    if queue.limit is not None and queue.replicas_cap * queue.concurrency > queue.limit:
+        yield Fault(
+            "topology.E007",
+            f"{name}: autoscaling up to {queue.replicas_cap} replicas of {queue.concurrency} makes"
+            f" {queue.replicas_cap * queue.concurrency} slots; its downstream takes {queue.limit}.",
+            f"Set most_replicas to {max(1, queue.limit // queue.concurrency)} or less.",
+        )
+
+
+def of_limits(topology: Topology) -> Iterator[Fault]:
+    for names in {tuple(topology.sharing(queue)) for queue in topology.queues.values()}:
+        queues = [topology.queue(name) for name in names]
+        limit, slots = queues[0].limit, sum(queue.capacity for queue in queues)
+        if limit is None or slots <= limit:
+            continue
+        parts = " + ".join(f"{q.name} {q.replicas} x {q.concurrency}" for q in queues)
+        downstream = queues[0].downstream.name if queues[0].downstream else ""
+        yield Fault(
+            "topology.E010",
+            f"downstream {downstream}: {slots} static slots ({parts}) are above its limit"
+            f" of {limit}.",
+            "Give these queues fewer processes or replicas; slots above the limit only wait.",
+        )
+
+
+def of_broker(topology: Topology) -> Iterator[Fault]:
+    visibility_s, longest_lease_s = topology.visibility_timeout_s, max(topology.leases_s)
+    if visibility_s <= topology.longest_s:
+        yield Fault(
+            "topology.E020",
+            f"broker: the visibility timeout of {visibility_s} s is not above the longest time"
+            f" limit and stop grace, {topology.longest_s:g} s.",
+            "Leave visibility_timeout out: the broker would start again what still runs.",
+        )
+    if visibility_s <= longest_lease_s:
+        yield Fault(
+            "topology.E021",
+            f"broker: the visibility timeout of {visibility_s} s is not above the lease of"
+            f" {longest_lease_s:g} s.",
+            "Leave visibility_timeout out: the ledger has to find a dead worker first.",
+        )
+    slots = sum(queue.replicas_cap * queue.concurrency for queue in topology.queues.values())
+    needed_mb = slots * MESSAGES_PER_SLOT * MESSAGE_BYTES / MB
+    if needed_mb * 2 > topology.broker.memory_mb:
+        yield Fault(
+            "topology.E022",
+            f"broker: {slots} slots need {needed_mb:.0f} MB for their messages, more than half of"
+            f" memory_mb={topology.broker.memory_mb}.",
+            f"Raise the broker's memory_mb to {int(needed_mb * 2) + 1} or more.",
+        )
+    for queue in topology.queues.values():
+        if queue.retention < topology.callers_repeat_for:
+            yield Fault(
+                "topology.E023",
+                f"queue {queue.name}: keys are kept for {queue.retention} after the job, and"
+                f" callers may repeat a request for {topology.callers_repeat_for}.",
+                "Raise retention: a repeat after it would be a second job.",
+            )
+
+
+def of_database(topology: Topology) -> Iterator[Fault]:
+    database = topology.database
+    free = database.max_connections - database.reserved
+    if topology.connections > free:
+        worst = max(topology.parts, key=connections_of)
+        yield Fault(
+            "topology.E030",
+            f"database: a deploy needs {topology.connections} connections at once; of"
+            f" max_connections={database.max_connections} {free} are free"
+            f" ({database.reserved} reserved).",
+            f"Raise max_connections to {topology.connections + database.reserved}, or lower the"
+            f" replicas or processes of {worst.name}, which takes {connections_of(worst)};"
+            " or put PgBouncer in between (docs/production-checklist.md).",
+        )
+    relay = topology.services.get("relay")
+    if relay is not None and relay.replicas < 1:
+        yield Fault(
+            "topology.E031",
+            f"service relay: replicas={relay.replicas}, and without a relay nothing is dispatched.",
+            "Set replicas to 2, so that one may stop.",
+        )
+
+
+def listed(found: Iterable[Fault]) -> str:
+    return "\n".join(f"{fault.id}  {fault.sentence}\n{'':15}{fault.hint}" for fault in found)

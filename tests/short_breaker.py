@@ -1,0 +1,8 @@
+"""The project with a downstream that takes four calls at once and is given up quickly."""
+
+from project.settings import *  # noqa: F403
+from tasks.topology import Breaker, Downstream, Queue, Topology
+
+BREAKER = Breaker(failure_share=0.5, least_runs=8, over_s=10, open_s=1, longest_open_s=4)
+BANK = Downstream("bank", max_concurrency=4, breaker=BREAKER)
+TASKS_TOPOLOGY = Topology.of([Queue("limited", BANK), Queue("default")])
