@@ -24,6 +24,8 @@ VISIBILITY_MARGIN_S = 60
 DEFAULT_PROCESSES = 2
 # MB that a slot costs beside its process: a connection, a stack and the values of one call.
 SLOT_MB = 2
+# Four for the ledger, one for the queries of all coroutines.
+SLOT_CONNECTIONS = 5
 # Connections of a worker beside those of its runs: the beat in the parent, and whatever else
 # its main thread asks (revokes, adopted messages).
 WORKER_CONNECTIONS = 2
@@ -223,7 +225,10 @@ class Queue:
 
     @property
     def connections(self) -> int:
-        """To the database, of one replica."""
+        """To the database, of one replica. Slots share a few (``connections.SHARED_CONNECTIONS``);
+        a plain ``def`` task that queries from its slot opens one of its own, uncounted."""
+        if self.slots is not None:
+            return min(self.slots, SLOT_CONNECTIONS) + WORKER_CONNECTIONS
         return self.concurrency + WORKER_CONNECTIONS
 
 
