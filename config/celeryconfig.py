@@ -24,6 +24,13 @@ def _verified(url: str) -> str:
 
 # Several URLs, separated by semicolons, are tried in turn.
 broker_url = ";".join(map(_verified, _secret("BROKER_URL", "redis://127.0.0.1:6379/0").split(";")))
+# The command `celery` copies BROKER_URL, or what -b says, to this variable, and it wins over
+# everything here: a worker would check no certificate, and not read BROKER_URL_FILE.
+_copied = os.environ.get("CELERY_BROKER_URL")
+if _copied:
+    if _copied != os.environ.get("BROKER_URL"):
+        broker_url = ";".join(map(_verified, _copied.split(";")))
+    os.environ["CELERY_BROKER_URL"] = broker_url
 
 # Seconds. Nothing of ours may wait long for a broker that accepts connections and then says
 # nothing: kombu's default is for ever. The relay is the only one who publishes jobs, and it

@@ -20,6 +20,7 @@ PAYMENTS = Queue(
     max_waiting_per_tenant=2_000,
 )  # fmt: skip
 # 30 s: a receiver that has not answered by then is tried again later.
+# They mostly wait: 100 at once in one process, on one event loop.
 WEBHOOKS = Queue("webhooks", replicas=2, slots=100, time_limit=30)
 # Work that computes: as many processes as the machine has cores to give.
 BULK = Queue("bulk", replicas=2, processes=2, time_limit=300)

@@ -22,7 +22,7 @@ WITHIN_S = 120.0
 BIN = Path(sys.executable).parent
 KUBERNETES = Path("config/kubernetes")
 # What somebody applies. The others are parts of these.
-BUILT = ("base", "jobs", "example")
+BUILT = ("base", "jobs", "example/app", "example/jobs")
 UNPACKED_TOOLS = Path(".var/tools/usr/bin")
 
 
@@ -43,7 +43,7 @@ def main() -> int:
 
 def readings(directory: Path) -> list[Reading]:
     kustomize = kustomize_command()
-    built = [directory / f"{name}.yaml" for name in BUILT]
+    built = [directory / f"{name.replace('/', '-')}.yaml" for name in BUILT]
     return [
         Reading(
             "compose schema",

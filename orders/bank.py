@@ -51,7 +51,7 @@ def charge(key: str, *, order_id: int, amount_cents: int, card: str) -> Charge:
 
 
 def address() -> str:
-    try:
-        return os.environ["BANK_URL"]
-    except KeyError:
-        raise ImproperlyConfigured("BANK_URL, the address of the bank, is not set") from None
+    given = os.environ.get("BANK_URL")
+    if not given:
+        raise ImproperlyConfigured("BANK_URL, the address of the bank, is not set")
+    return given

@@ -19,17 +19,16 @@ from uuid import UUID
 from tasks.ledger import LOCK_TIMEOUT_MS, execute, fetch, set_lock_timeout
 from tasks.room import (
     BOUNDS,
-    HAS_ROOM,
     LATER,
     NO_BOUND,
     OPEN,
     SAMPLE_IS_OLD,
-    SAMPLE_KEEPS_S,
     SAMPLED,
     STATE,
     TENANT_WAITING,
     WAITING,
     Bounds,
+    has_room,
 )
 from tasks.states import Hold, State
 
@@ -144,14 +143,9 @@ def accept_if_room(job: NewJob, bounds: Bounds, *, to_the_end: bool) -> Insertio
 
 
 def insert_if_room(job: NewJob, bounds: Bounds, *, to_the_end: bool) -> tuple[str, list[Any]]:
-    statement = (
-        f"{insert_of([job], f'{GIVEN} WHERE {OPEN} AND {HAS_ROOM}')}"
-        f" ON CONFLICT DO NOTHING RETURNING {SAMPLE_IS_OLD}"
-    )
-    return statement, [
-        str(LOCK_TIMEOUT_MS), *values_of(job), *astuple(bounds), 0 if to_the_end else 1,
-        SAMPLE_KEEPS_S,
-    ]  # fmt: skip
+    given = f"{GIVEN} WHERE {OPEN} AND {has_room(bounds, to_the_end=to_the_end)}"
+    statement = f"{insert_of([job], given)} ON CONFLICT DO NOTHING RETURNING {SAMPLE_IS_OLD}"
+    return statement, [str(LOCK_TIMEOUT_MS), *values_of(job)]
 
 
 # A thousand rows take a second on a busy machine, and several callers may be at it.

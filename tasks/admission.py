@@ -151,6 +151,8 @@ def displace(job: NewJob) -> bool:
 STANDSTILL_RETRY_AFTER_S = 30
 # Seconds. Beyond that nobody can know, and callers who will not come must not keep others away.
 PROMISED_AT_MOST_S = 600.0
+# Too late costs nothing, because the queue has enough to do meanwhile; too early is in vain.
+CAUTION = 1.25
 # Seconds until a place that became free is seen: the time between two samples.
 SEEN_AFTER_S = 0.5
 LOCK_PATIENCE_MS = 20
@@ -167,7 +169,8 @@ def rejection(job: NewJob, look: Look, bounds: Bounds, reason: Refusal) -> Rejec
         over, place, rate = look.waiting - limit + 1, None, look.rate
     if rate <= 0:
         return Rejected(reason, STANDSTILL_RETRY_AFTER_S)
-    after_s = promised_s(job, place, first_s=over / rate, each_s=1 / rate)
+    each_s = CAUTION / rate
+    after_s = promised_s(job, place, first_s=over * each_s, each_s=each_s)
     return Rejected(reason, whole_seconds(after_s))
 
 

@@ -28,16 +28,14 @@ from django.db import (
 )
 from psycopg.pq import TransactionStatus
 
+from tasks.topology import SLOT_CONNECTIONS
+
 log = structlog.get_logger(__name__)
 
 CONNECT_WITHIN_S = 2  # the least libpq accepts
 ACKNOWLEDGED_WITHIN_MS = 4_000  # a host that vanished without a word
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
-
-# Of a worker of threads, whose hundred slots would otherwise open a hundred. A statement takes a
-# millisecond or two, most of it Python's, and one thread of Python computes at a time.
-SHARED_CONNECTIONS = 4
 
 LOST = (OperationalError, InterfaceError)
 
@@ -125,7 +123,7 @@ _clerks: ThreadPoolExecutor | None = None
 def share() -> None:
     """From now on ``persisting`` uses a few connections for all threads of this process."""
     global _clerks  # noqa: PLW0603  # the connections of a process
-    _clerks = ThreadPoolExecutor(SHARED_CONNECTIONS, thread_name_prefix="ledger")
+    _clerks = ThreadPoolExecutor(SLOT_CONNECTIONS, thread_name_prefix="ledger")
 
 
 def is_on_a_loop() -> bool:

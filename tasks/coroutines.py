@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from django.db import DatabaseError, InterfaceError
 
 from tasks import connections
 from tasks.board import BOARD
-from tasks.errors import Discarded, Draining, PoolClosed
+from tasks.errors import Discarded, Draining, Interrupted, PoolClosed
 from tasks.pool import Ticket, Token, WorkerPool
 from tasks.run import NO_RUN, Run, current_run
 
@@ -73,16 +73,16 @@ def run_coroutine(body: Body) -> Any:
     run = current_run()
     shared = _shared
     if shared is None or run is NO_RUN or threading.current_thread() is shared.thread:
-        return asyncio.run(cancelled_with_its_run(body()))
+        return asyncio.run(interruptible(body))
     return shared.run(run, body, limits_of(run.task))
 
 
-async def cancelled_with_its_run[T](body: Awaitable[T]) -> T:
-    """A coroutine that waits gets a CancelledError where a plain body would look with check()."""
+async def interruptible(body: Body) -> Any:
+    """On a loop of its own: a CancelledError where a plain body would look with check()."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     with current_run().on_interrupt(partial(loop.call_soon_threadsafe, task.cancel)):
-        return await body
+        return await body()
 
 
 def limits_of(task: Any) -> Limits:
@@ -180,8 +180,11 @@ class SharedLoop:
 
 
 def stop_if_told(ticket: Ticket[Answer], run: Run) -> None:
-    reason = run.must_stop()
-    if reason is not None:
+    if not BOARD.is_open:
+        return
+    try:
+        run.check()
+    except Interrupted as reason:
         ticket.token.tell(reason)
         ticket.interrupt()
 

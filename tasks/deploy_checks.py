@@ -117,12 +117,20 @@ def bodies_leave_retries_to_the_task(app_configs: Any, **kwargs: Any) -> Sequenc
 def wrapped_bodies() -> Iterator[tuple[str, str]]:
     for name, task in ledger_tasks().items():
         body = getattr(task.run, "__func__", task.run)
-        # A decorator's own function stays behind functools.wraps, which copies the module's name.
-        files = [getattr(getattr(body, "__code__", None), "co_filename", "")]
+        # functools.wraps copies every name of the function, but not where its code stands.
+        file = getattr(getattr(body, "__code__", None), "co_filename", "")
         for library in RETRY_LIBRARIES:
-            place = getattr(sys.modules.get(library), "__file__", None)
-            if place and any(Path(place).parent in Path(file).parents for file in files if file):
+            if is_code_of(library, file):
                 yield name, library
+
+
+def is_code_of(library: str, file: str) -> bool:
+    place = getattr(sys.modules.get(library), "__file__", None)
+    if place is None:
+        return False
+    return file == place or (
+        place.endswith("__init__.py") and Path(place).parent in Path(file).parents
+    )
 
 
 @register(deploy=True)

@@ -419,39 +419,39 @@ def accept_chunk(
         inserted = admission.insert_many(valid, own_transaction=own_transaction) if valid else set()
     if inserted:
         wake.after_commit(*inserted)
-    find = Finder(task, [job for job in valid if job.id not in inserted])
+    owned = acceptance.owners_of([job for job in valid if job.id not in inserted])
+    refusals: Refusals = {}
     return [
         job if isinstance(job, Refused)
         else created(job) if job.id in inserted
-        else find(item, job)
+        else attempt(insert_or_find, task, item, job) if job.id in owned
+        else insert_unless_refused(task, item, job, refusals)
         for item, job in zip(items, jobs, strict=True)
     ]  # fmt: skip
 
 
-class Finder:
-    """Answers for what one statement did not insert.
+# The answer to jobs of the same queue, tenant and priority.
+Refusals = dict[tuple[str, str, int], Refused]
 
-    Where a queue has refused a tenant, it refuses the rest of the chunk as well, unasked: a
-    thousand questions would hold the transaction open. Repeats are found all the same.
+
+def insert_unless_refused(
+    task: Any, item: Item, job: NewJob, refusals: Refusals
+) -> Enqueued | Refused:
+    """Where one was refused, the others like it are, unasked.
+
+    A thousand questions would hold the transaction open.
     """
-
-    def __init__(self, task: Any, jobs: Sequence[NewJob]) -> None:
-        self.task = task
-        self.owned = acceptance.owners_of(jobs)
-        self.refusals: dict[tuple[str, str, int], Refused] = {}
-
-    def __call__(self, item: Item, job: NewJob) -> Enqueued | Refused:
-        alike = (job.queue, job.tenant, job.priority)
-        answer: Enqueued | Refused
-        if job.run_at is None and job.id not in self.owned and alike in self.refusals:
-            answer = self.refusals[alike]
-        else:
-            answer = attempt(insert_or_find, self.task, item, job)
-        if isinstance(answer, Refused) and isinstance(answer.error, Rejected):
-            metrics.rejected(job.queue, job.tenant, answer.error.reason)
-            if job.run_at is None and answer.error.reason != Refusal.CONTENDED:
-                self.refusals[alike] = answer
-        return answer
+    alike = (job.queue, job.tenant, job.priority)
+    answer: Enqueued | Refused | None = None
+    if job.run_at is None:  # there is always room for later
+        answer = refusals.get(alike)
+    if answer is None:
+        answer = attempt(insert_or_find, task, item, job)
+    if isinstance(answer, Refused) and isinstance(answer.error, Rejected):
+        metrics.rejected(job.queue, job.tenant, answer.error.reason)
+        if job.run_at is None and answer.error.reason != Refusal.CONTENDED:
+            refusals[alike] = answer
+    return answer
 
 
 def attempt[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | Refused:

@@ -7,6 +7,7 @@ insert adds the jobs younger than that: a few rows at the end of an index, never
 from __future__ import annotations
 
 from dataclasses import asdict, astuple, dataclass
+from functools import cache
 
 from tasks.ledger import execute, fetch
 
@@ -86,7 +87,6 @@ TENANT_WAITING = (
     f" ELSE {TENANT_COUNTED} + {younger('j.tenant = g.tenant', 'b.max_per_tenant')} END)"
 )
 BOUNDS = ", ".join(("max_waiting", "max_per_tenant", "max_wait_s", "at_once"))
-BOUND = f"(VALUES (%s::int, %s::int, %s::float8, %s::int)) AS b({BOUNDS})"
 # The dispatcher may have made the row; 0 is no sample.
 SAMPLED = "LEFT JOIN tasks_queuestate s ON s.queue = g.queue AND s.waiting_seq <> 0"
 STATE = f"{SAMPLED}, LATERAL (SELECT {ROOM} AS room) AS r"
@@ -96,17 +96,37 @@ NEAR = 100
 SMALL_ROOM = 10 * NEAR
 MARGIN = f"(CASE WHEN r.room >= {SMALL_ROOM} THEN 0 ELSE least({NEAR}, r.room / 2) END)"
 LATER = "g.run_at > clock_timestamp()"
-HAS_ROOM = (
-    f"({LATER} OR EXISTS (SELECT FROM {BOUND} {STATE}"
-    f" WHERE {WAITING} + {MARGIN} * %s < r.room"
-    f" AND (b.max_per_tenant IS NULL OR {TENANT_WAITING} < b.max_per_tenant)))"
-)
-SAMPLE_IS_OLD = (
-    "coalesce((SELECT waiting_seq = 0 OR waiting_at < clock_timestamp() - %s * interval '1 second'"
-    " FROM tasks_queuestate WHERE queue = tasks_job.queue), true)"
-)
+
+
+@cache
+def bound(bounds: Bounds) -> str:
+    """As literals: with parameters PostgreSQL would plan each insert anew, which takes longer
+    than the insert."""
+    kinds = ("int", "int", "float8", "int")
+    values = (
+        "NULL" if value is None else repr(float(value) if kind == "float8" else int(value))
+        for value, kind in zip(astuple(bounds), kinds, strict=True)
+    )
+    literals = (f"{value}::{kind}" for value, kind in zip(values, kinds, strict=True))
+    return f"(VALUES ({', '.join(literals)})) AS b({BOUNDS})"
+
+
+def has_room(bounds: Bounds, *, to_the_end: bool) -> str:
+    margin = "0" if to_the_end else MARGIN
+    return (
+        f"({LATER} OR EXISTS (SELECT FROM {bound(bounds)} {STATE}"
+        f" WHERE {WAITING} + {margin} < r.room"
+        f" AND (b.max_per_tenant IS NULL OR {TENANT_WAITING} < b.max_per_tenant)))"
+    )
+
+
 # Seconds. Relays count more often; without one, whoever enqueues does it.
 SAMPLE_KEEPS_S = 2.0
+SAMPLE_IS_OLD = (
+    "coalesce((SELECT waiting_seq = 0 OR waiting_at < clock_timestamp()"
+    f" - {SAMPLE_KEEPS_S} * interval '1 second'"
+    " FROM tasks_queuestate WHERE queue = tasks_job.queue), true)"
+)
 
 
 # --- why not ------------------------------------------------------------------------------
@@ -126,17 +146,17 @@ class Look:
     sample_is_old: bool
 
 
-LOOK = (
-    f"SELECT p.name IS NOT NULL, extract(epoch FROM p.until - clock_timestamp())::float8,"
-    f" {WAITING}, {EXPECTED}, {TENANT_WAITING}, coalesce({RATE}, 0), coalesce(s.tenants, 1),"
-    f" coalesce(s.waiting_at < clock_timestamp() - {SAMPLE_KEEPS_S} * interval '1 second', true)"
-    f" FROM (VALUES (%s::text, %s::text)) AS g(queue, tenant) CROSS JOIN {BOUND}"
-    f" LEFT JOIN tasks_pause p ON p.name = g.queue AND {CLOSED} {STATE}"
-)
-
-
 def look(queue: str, tenant: str, bounds: Bounds) -> Look:
-    return Look(*fetch(LOOK, [queue, tenant, *astuple(bounds)])[0])
+    rows = fetch(
+        f"SELECT p.name IS NOT NULL, extract(epoch FROM p.until - clock_timestamp())::float8,"
+        f" {WAITING}, {EXPECTED}, {TENANT_WAITING}, coalesce({RATE}, 0), coalesce(s.tenants, 1),"
+        f" coalesce(s.waiting_at < clock_timestamp() - {SAMPLE_KEEPS_S} * interval '1 second',"
+        " true) FROM (VALUES (%s::text, %s::text)) AS g(queue, tenant)"
+        f" CROSS JOIN {bound(bounds)}"
+        f" LEFT JOIN tasks_pause p ON p.name = g.queue AND {CLOSED} {STATE}",
+        [queue, tenant],
+    )
+    return Look(*rows[0])
 
 
 # --- the sample ---------------------------------------------------------------------------

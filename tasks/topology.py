@@ -24,11 +24,13 @@ VISIBILITY_MARGIN_S = 60
 DEFAULT_PROCESSES = 2
 # MB that a slot costs beside its process: a connection, a stack and the values of one call.
 SLOT_MB = 2
-# Four for the ledger, one for the queries of all coroutines.
-SLOT_CONNECTIONS = 5
 # Connections of a worker beside those of its runs: the beat in the parent, and whatever else
 # its main thread asks (revokes, adopted messages).
 WORKER_CONNECTIONS = 2
+# Shared by the slots of a worker, which would otherwise open a hundred. A statement takes a
+# millisecond or two, most of it Python's, and one thread of Python computes at a time. One more
+# is that of coroutines which use the database themselves.
+SLOT_CONNECTIONS = 4
 
 
 def days(number: float) -> timedelta:
@@ -100,8 +102,9 @@ class Queue:
     """Jobs that share a downstream, and how many of them run at once.
 
     ``replicas`` workers, ``surge`` more while a deploy replaces them. ``processes`` of each
-    follow from the downstream's limit unless given. ``slots``, instead of processes: threads, for
-    jobs that mostly wait. ``most_replicas``: up to which autoscaling may go.
+    follow from the downstream's limit unless given. ``slots``, instead of processes: threads of
+    one process, for jobs that mostly wait; ``async def`` tasks share its event loop.
+    ``most_replicas``: up to which autoscaling may go.
 
     ``time_limit``: seconds, the hard limit of a run. ``drain``: seconds a stopping worker waits;
     20 where its jobs are ``resumable``, else the time limit. ``stop_grace``: seconds from SIGTERM
@@ -124,6 +127,7 @@ class Queue:
     downstream: Downstream | None = None
     replicas: int = 1
     processes: int | None = None
+    slots: int | None = None
     time_limit: int = 300
     drain: int | None = None
     lease: float = LEASE_S
@@ -135,7 +139,6 @@ class Queue:
     policy: Literal["reject", "shed"] = "reject"
     max_running_per_tenant: int | None = None
     surge: int = 1
-    slots: int | None = None
     most_replicas: int | None = None
     resumable: bool = True
     stop_grace: int | None = None
@@ -225,11 +228,12 @@ class Queue:
 
     @property
     def connections(self) -> int:
-        """To the database, of one replica. Slots share a few (``connections.SHARED_CONNECTIONS``);
-        a plain ``def`` task that queries from its slot opens one of its own, uncounted."""
-        if self.slots is not None:
-            return min(self.slots, SLOT_CONNECTIONS) + WORKER_CONNECTIONS
-        return self.concurrency + WORKER_CONNECTIONS
+        """To the database, of one replica. A plain body in a slot that uses it has one more."""
+        return self.connections_of_runs + WORKER_CONNECTIONS
+
+    @property
+    def connections_of_runs(self) -> int:
+        return self.concurrency if self.slots is None else min(self.slots, SLOT_CONNECTIONS) + 1
 
 
 @dataclass(frozen=True)

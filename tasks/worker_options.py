@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import click
 import structlog
 from celery import Celery, signals
+from click.core import ParameterSource
 from django.conf import settings
 
 from tasks.topology import DEFAULT, Queue, Topology
 
 log = structlog.get_logger(__name__)
 
+PROCESSES = "prefork"  # Celery's default pool
 ALL_QUEUES_CONCURRENCY = 2  # a worker for everything is one for development
-DEFAULT_POOL = "celery.concurrency.prefork"
 
 
 def install(app: Celery) -> None:
@@ -28,7 +30,7 @@ def install(app: Celery) -> None:
             instance.pool_of_queues = pool_name(names)
 
     def before_pool(sender: Any, **_: Any) -> None:
-        if sender.app is app:
+        if sender.app is app and not is_given("pool"):
             choose_pool(sender)
 
     signals.celeryd_init.connect(on_init, weak=False, dispatch_uid=f"{__name__}:{id(app)}")
@@ -91,7 +93,13 @@ def pool_name(names: Sequence[str]) -> str:
 
 
 def choose_pool(worker: Any) -> None:
-    """Celery cannot tell ``-P prefork`` from no -P at all, so only another pool wins."""
-    module = getattr(worker.pool_cls, "__module__", "")
-    if worker.pool_cls == "prefork" or module == DEFAULT_POOL:
+    """A pool of the command line or of the settings wins."""
+    if worker.app.conf.worker_pool == PROCESSES:
         worker.pool_cls = worker.pool_of_queues
+
+
+def is_given(option: str) -> bool:
+    """On the command line; Celery itself cannot tell its default from the same word there."""
+    context = click.get_current_context(silent=True)
+    source = context.get_parameter_source(option) if context else None
+    return source == ParameterSource.COMMANDLINE

@@ -21,6 +21,15 @@ class BankUnavailable(Exception):
     retry_backoff=1, retry_backoff_max=4, max_retries=50,
 )  # fmt: skip
 def call(number: int) -> None:
+    ask(number)
+
+
+@shared_task(base=LedgerTask, name="c.metered", queue="metered")
+def metered(number: int) -> None:
+    ask(number)
+
+
+def ask(number: int) -> None:
     url = f"{os.environ['STUB_URL']}/{number}"
     try:
         urllib.request.urlopen(url, timeout=5).close()

@@ -1,8 +1,10 @@
-"""The project with a downstream that takes four calls at once and is given up quickly."""
+"""The project with a downstream that takes four calls at once and is given up quickly, and one
+that takes twenty a second."""
 
 from project.settings import *  # noqa: F403
 from tasks.topology import Breaker, Downstream, Queue, Topology
 
 BREAKER = Breaker(failure_share=0.5, least_runs=8, over_s=10, open_s=1, longest_open_s=4)
 BANK = Downstream("bank", max_concurrency=4, breaker=BREAKER)
-TASKS_TOPOLOGY = Topology.of([Queue("limited", BANK), Queue("default")])
+METER = Downstream("meter", rate="20/s")
+TASKS_TOPOLOGY = Topology.of([Queue("limited", BANK), Queue("metered", METER), Queue("default")])

@@ -61,7 +61,7 @@ def queue_rows(queue: Queue) -> Iterator[Row]:
         "database connections",
         f"{connections_of(queue)}",
         f"(at most {queue.replicas_cap} replicas + {queue.surge} surge)"
-        f" x ({each} + {WORKER_CONNECTIONS})",
+        f" x ({queue.connections_of_runs} + {WORKER_CONNECTIONS})",
     )
     yield Row(
         "autoscaling",

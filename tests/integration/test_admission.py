@@ -490,7 +490,7 @@ def test_a_full_tenant_is_told_by_its_own_share_of_the_drain(bound: Bound) -> No
     sample()
     told = [refusal(tenant="acme").retry_after for _ in range(8)]
     assert told[0] == 1
-    assert 7 <= told[7] <= 10  # one of its jobs leaves in a second
+    assert 7 <= told[7] <= 12  # one of its jobs leaves in a second
 
 
 def test_inside_a_transaction_no_row_of_others_is_locked(bound: Bound) -> None:

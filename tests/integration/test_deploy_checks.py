@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -204,6 +205,34 @@ def test_a_client_that_retries_is_named_with_its_number() -> None:
     with httpx.Client(transport=httpx.HTTPTransport(retries=4)):
         assert "httpx.HTTPTransport retries by itself" in messages()["tasks.W101"].msg
         assert "up to 5 times" in messages()["tasks.W101"].msg
+
+
+TENACITY = """
+import functools
+def retry(function):
+    @functools.wraps(function)
+    def wrapped(*args, **kwargs):
+        return function(*args, **kwargs)
+    return wrapped
+"""
+
+
+def test_a_body_that_a_library_retries_is_named(
+    declare: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tenacity").mkdir()
+    (tmp_path / "tenacity" / "__init__.py").write_text(TENACITY)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "tenacity", raising=False)
+    tenacity = importlib.import_module("tenacity")
+
+    def pay() -> None: ...
+
+    declare(tenacity.retry(pay))
+    message = messages()["tasks.W102"]
+    assert (message.obj, message.is_serious()) == ("checked.pay", False)
+    assert "wrapped by tenacity" in message.msg
+    sys.modules.pop("tenacity")
 
 
 def test_the_projects_own_client_may_not_retry() -> None:

@@ -65,6 +65,12 @@ def test_a_process_is_alive_without_a_database(client: Client) -> None:
     assert client.get("/healthz").status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+def test_machines_ask_by_an_address_that_no_allowed_host_names(client: Client, path: str) -> None:
+    assert client.get(path, headers={"host": "10.1.2.3:8000"}).status_code == 200
+    assert client.get("/admin/login/", headers={"host": "10.1.2.3:8000"}).status_code == 400
+
+
 def test_ready_with_a_database_and_nothing_to_do(client: Client) -> None:
     assert ask(client) == (200, {"status": "ready", "database": "ok", "relay": "none"})
 

@@ -76,6 +76,12 @@ def test_every_kind_of_problem_is_a_line_with_its_task_shape_and_number() -> Non
     assert SECRET not in text
 
 
+def test_before_the_first_migration_nothing_waits() -> None:
+    with connection.cursor() as cursor:  # the test's transaction puts it back
+        cursor.execute("ALTER TABLE tasks_job RENAME TO elsewhere")
+    assert rollout_check() == (0, "There is no ledger yet, so nothing waits.\n")
+
+
 @pytest.mark.parametrize("state", UNFINISHED)
 def test_whatever_is_not_finished_is_looked_at(state: State) -> None:
     row("t.gone", {}, state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import subprocess
 import sys
@@ -20,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def settings(monkeypatch: pytest.MonkeyPatch, **env: str) -> dict[str, Any]:
-    for name in ("BROKER_URL", "BROKER_URL_FILE", "BROKER_PREFIX"):
+    for name in ("BROKER_URL", "BROKER_URL_FILE", "BROKER_PREFIX", "CELERY_BROKER_URL"):
         monkeypatch.delenv(name, raising=False)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
@@ -65,6 +66,32 @@ def test_tls_to_redis_checks_the_certificate_unless_told_otherwise(
     monkeypatch: pytest.MonkeyPatch, given: str, expected: str
 ) -> None:
     assert settings(monkeypatch, BROKER_URL=given)["broker_url"] == expected
+
+
+def test_the_command_line_of_celery_does_not_bypass_the_certificate_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It copies BROKER_URL to a variable that wins over every setting."""
+    read = settings(monkeypatch, BROKER_URL="rediss://a/0", CELERY_BROKER_URL="rediss://a/0")
+    assert read["broker_url"] == os.environ["CELERY_BROKER_URL"]
+    assert read["broker_url"] == "rediss://a/0?ssl_cert_reqs=required"
+
+
+def test_a_broker_given_with_b_wins_and_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = settings(monkeypatch, BROKER_URL="redis://a/0", CELERY_BROKER_URL="rediss://b/0")
+    assert read["broker_url"] == os.environ["CELERY_BROKER_URL"]
+    assert read["broker_url"] == "rediss://b/0?ssl_cert_reqs=required"
+
+
+def test_the_file_wins_also_in_a_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "url").write_text("redis://file/0")
+    read = settings(
+        monkeypatch,
+        BROKER_URL_FILE=str(tmp_path / "url"),
+        BROKER_URL="redis://env/0",
+        CELERY_BROKER_URL="redis://env/0",
+    )
+    assert read["broker_url"] == os.environ["CELERY_BROKER_URL"] == "redis://file/0"
 
 
 def test_rabbitmq_gets_no_redis_options(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connection
 
+from tasks.models import Job
 from tasks.rollout import MISFITS_MAX, Misfit, Report, check
 from tasks.tables import table
 
@@ -25,6 +27,9 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="the report as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if Job._meta.db_table not in connection.introspection.table_names():
+            self.stdout.write("There is no ledger yet, so nothing waits.")
+            return
         report = check(options["queue"])
         if options["json"]:
             self.stdout.write(json.dumps(asdict(report), ensure_ascii=False, indent=2))
