@@ -62,6 +62,8 @@ def check_declaration(task: Any) -> None:
         raise ValueError(f"{task.name}: give key or dedupe_window, not both")
     if task.own_rate_limit is not None and not RATE.match(str(task.own_rate_limit)):
         raise ValueError(f"{task.name}: rate_limit={task.own_rate_limit!r} is not like '10/m'")
+    if task.atomic and inspect.iscoroutinefunction(task.run):
+        raise ValueError(f"{task.name}: atomic needs a plain def: a coroutine has no transaction")
     if task.max_crashes < 1:
         raise ValueError(f"{task.name}: max_crashes must be at least 1")
 

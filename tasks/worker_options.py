@@ -30,7 +30,7 @@ def install(app: Celery) -> None:
             instance.pool_of_queues = pool_name(names)
 
     def before_pool(sender: Any, **_: Any) -> None:
-        if sender.app is app and not is_given("pool_cls"):
+        if sender.app is app and not is_given("pool"):
             choose_pool(sender)
 
     signals.celeryd_init.connect(on_init, weak=False, dispatch_uid=f"{__name__}:{id(app)}")

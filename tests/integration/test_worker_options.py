@@ -69,3 +69,8 @@ def test_a_queue_with_slots_gets_threads_unless_another_pool_is_asked_for(
     worker = SimpleNamespace(pool_cls=given, pool_of_queues=worker_options.pool_name(["a"]))
     worker_options.choose_pool(worker)
     assert worker.pool_cls == gets
+
+
+def test_processes_that_are_asked_for_by_name_are_kept(corner: Corner) -> None:
+    with worker("webhooks", "-P", "prefork", "-c", "1", env=corner.env) as process:
+        assert "concurrency: 1 (prefork)" in process.log
