@@ -422,10 +422,10 @@ def test_nobody_waits_for_a_closed_queue() -> None:
 @contextmanager
 def all_seats() -> Iterator[None]:
     for _ in range(seats.WAITING_MAX):
-        assert seats.SEATS.acquire(blocking=False)
+        assert seats.seats().acquire(blocking=False)
     yield
     for _ in range(seats.WAITING_MAX):
-        seats.SEATS.release()
+        seats.seats().release()
 
 
 # --- when to come again -------------------------------------------------------------------

@@ -382,10 +382,10 @@ def test_a_finished_job_is_answered_at_once(acme: Caller) -> None:
 @pytest.fixture
 def all_seats_taken() -> Iterator[None]:
     for _ in range(seats.WAITING_MAX):
-        assert seats.SEATS.acquire(blocking=False)
+        assert seats.seats().acquire(blocking=False)
     yield
     for _ in range(seats.WAITING_MAX):
-        seats.SEATS.release()
+        seats.seats().release()
 
 
 def test_beyond_the_seats_for_waiting_one_is_answered_at_once(

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from django.db import IntegrityError, connection, transaction
 
-from tasks import ledger
+from tasks import accept, ledger
 from tasks.enqueue import enqueue
 from tasks.ledger import Dispatched, ErrorReport
 from tasks.models import Attempt, Job, OperatorAction
@@ -250,7 +250,7 @@ def test_a_replay_keeps_id_key_and_fence_and_starts_counting_again() -> None:
 
 def test_a_replay_is_refused_when_a_younger_job_owns_the_key() -> None:
     old = job_in(State.FAILED)
-    assert ledger.free_key(old.id)
+    assert accept.free_key(old.id)
     enqueue(trace, {"note": "x"}, key=old.idempotency_key)
     assert not ledger.replay(old.id, actor="ann", reason="fixed")
 
@@ -258,7 +258,7 @@ def test_a_replay_is_refused_when_a_younger_job_owns_the_key() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_a_replay_loses_to_a_younger_job_that_takes_the_key_at_that_moment() -> None:
     old = job_in(State.FAILED)
-    assert ledger.free_key(old.id)
+    assert accept.free_key(old.id)
     with ThreadPoolExecutor(1) as other:
         with transaction.atomic():
             enqueue(trace, {"note": "young"}, key=old.idempotency_key)

@@ -107,7 +107,7 @@ def test_limits_show_rate_pause_and_breaker(operator: Caller) -> None:
     [fresh] = operator.get("/limits").json()
     assert fresh == {
         "kind": "downstream", "name": "bank", "queues": ["limited"], "max_concurrency": 20,
-        "in_flight": 0, "rate": "50/s", "tokens": 50.0, "paused_s": 0.0, "pause_reason": None,
+        "in_flight": 0, "rate": "50/s", "tokens": 5.0, "paused_s": 0.0, "pause_reason": None,
         "breaker": "closed", "breaker_reason": None, "open_s": 0.0, "openings": 0,
     }  # fmt: skip
     limits.pause("downstream:bank", 60, "429 for customer 17")
@@ -138,7 +138,7 @@ def test_metrics_show_breakers_tokens_and_pauses_without_naming_tenants(client: 
         for sample in family.samples
     }
     assert figures["tasks_breaker_state", "bank"] == 2
-    assert figures["tasks_limit_tokens", "bank"] == 50
+    assert figures["tasks_limit_tokens", "bank"] == 5
     assert 59 < figures["tasks_limit_paused_seconds", "bank"] <= 60
     assert figures["tasks_paused", "queue", "default"] == 1
     assert figures["tasks_paused", "tenant", ""] == 2
