@@ -10,12 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 from django.conf import settings
 
 # Half of the four threads that a web process has by default. Who finds no seat is answered at once.
-WAITING_MAX = getattr(settings, "TASKS_WAITING_REQUESTS", 2)
-SEATS = threading.BoundedSemaphore(WAITING_MAX)
+WAITING_MAX_DEFAULT = 2
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 0.5
 
@@ -23,12 +23,22 @@ LONGEST_PAUSE_S = 0.5
 @contextmanager
 def seat() -> Iterator[bool]:
     """False, at once, when too many wait already."""
-    taken = SEATS.acquire(blocking=False)
+    taken = seats().acquire(blocking=False)
     try:
         yield taken
     finally:
         if taken:
-            SEATS.release()
+            seats().release()
+
+
+def waiting_max() -> int:
+    return int(getattr(settings, "TASKS_WAITING_REQUESTS", WAITING_MAX_DEFAULT))
+
+
+@cache
+def seats() -> threading.BoundedSemaphore:
+    """Made when the first one waits: a worker imports this before it knows its settings."""
+    return threading.BoundedSemaphore(waiting_max())
 
 
 def poll_until(is_so: Callable[[], bool], within_s: float) -> None:

@@ -421,11 +421,11 @@ def test_nobody_waits_for_a_closed_queue() -> None:
 
 @contextmanager
 def all_seats() -> Iterator[None]:
-    for _ in range(seats.WAITING_MAX):
-        assert seats.SEATS.acquire(blocking=False)
+    for _ in range(seats.waiting_max()):
+        assert seats.seats().acquire(blocking=False)
     yield
-    for _ in range(seats.WAITING_MAX):
-        seats.SEATS.release()
+    for _ in range(seats.waiting_max()):
+        seats.seats().release()
 
 
 # --- when to come again -------------------------------------------------------------------

@@ -381,11 +381,11 @@ def test_a_finished_job_is_answered_at_once(acme: Caller) -> None:
 
 @pytest.fixture
 def all_seats_taken() -> Iterator[None]:
-    for _ in range(seats.WAITING_MAX):
-        assert seats.SEATS.acquire(blocking=False)
+    for _ in range(seats.waiting_max()):
+        assert seats.seats().acquire(blocking=False)
     yield
-    for _ in range(seats.WAITING_MAX):
-        seats.SEATS.release()
+    for _ in range(seats.waiting_max()):
+        seats.seats().release()
 
 
 def test_beyond_the_seats_for_waiting_one_is_answered_at_once(
