@@ -25,13 +25,13 @@ WEBHOOKS = Queue("webhooks", replicas=2, slots=100, time_limit=30)
 # Work that computes: as many processes as the machine has cores to give.
 BULK = Queue("bulk", replicas=2, processes=2, time_limit=300)
 
-# A request writes one row, so the threads of one process go far. Connections of a process: one
-# of each thread, and one each of the readiness probe, the metrics and the watch.
-WEB = Service("web", replicas=2, threads=4, drain=20, connections=4 + 3)
-# Two, so that one may stop. Connections: its own and the one that listens.
-RELAY = Service("relay", replicas=2, drain=5, connections=2)
+# A request writes one row, so the threads of one process go far. Beside theirs it has connections
+# of the readiness probe, the metrics and the watch.
+WEB = Service("web", replicas=2, threads=4, drain=20, extra_connections=3)
+# Two, so that one may stop. One connection more listens.
+RELAY = Service("relay", replicas=2, drain=5, extra_connections=1)
 # Looks at workers through the broker; asks the database only to revoke.
-FLOWER = Service("flower", surge=0, connections=1)
+FLOWER = Service("flower", surge=0, extra_connections=0)
 
 TOPOLOGY = Topology.of(
     [DEFAULT, PAYMENTS, WEBHOOKS, BULK],

@@ -15,7 +15,7 @@ from functools import cache
 from django.conf import settings
 
 # Half of the four threads that a web process has by default. Who finds no seat is answered at once.
-WAITING_MAX = 2
+WAITING_MAX_DEFAULT = 2
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 0.5
 
@@ -31,10 +31,14 @@ def seat() -> Iterator[bool]:
             seats().release()
 
 
+def waiting_max() -> int:
+    return int(getattr(settings, "TASKS_WAITING_REQUESTS", WAITING_MAX_DEFAULT))
+
+
 @cache
 def seats() -> threading.BoundedSemaphore:
-    """Those of this process (``TASKS_WAITING_REQUESTS``)."""
-    return threading.BoundedSemaphore(getattr(settings, "TASKS_WAITING_REQUESTS", WAITING_MAX))
+    """Made when the first one waits: a worker imports this before it knows its settings."""
+    return threading.BoundedSemaphore(waiting_max())
 
 
 def poll_until(is_so: Callable[[], bool], within_s: float) -> None:

@@ -240,7 +240,8 @@ class Queue:
 class Service:
     """A part of the deployment that serves no queue: the web server, the relay, Flower.
 
-    ``drain``: seconds it lets requests end. ``connections``: to the database, of one process.
+    ``drain``: seconds it lets requests end. ``extra_connections``: to the database, of one
+    process, beside one for each of its threads.
     """
 
     name: str
@@ -250,7 +251,12 @@ class Service:
     threads: int = 1
     drain: int = 5
     process_mb: int = 200
-    connections: int = 2
+    extra_connections: int = 1
+
+    @property
+    def connections(self) -> int:
+        """To the database, of one replica."""
+        return self.processes * (self.threads + self.extra_connections)
 
     @property
     def stop_grace_s(self) -> float:
@@ -355,9 +361,8 @@ class Topology:
 
 def connections_of(part: Queue | Service) -> int:
     """At the most: autoscaled as far as it goes, and a surge beside what it replaces."""
-    if isinstance(part, Queue):
-        return (part.replicas_cap + part.surge) * part.connections
-    return (part.replicas + part.surge) * part.processes * part.connections
+    replicas = part.replicas_cap if isinstance(part, Queue) else part.replicas
+    return (replicas + part.surge) * part.connections
 
 
 DEFAULT = Topology.of([Queue("default")])

@@ -54,7 +54,7 @@ def of_service(service: Service) -> dict[str, Any]:
         "leave_routers_s": LEAVE_ROUTERS_S,
         "memory_mb": service.memory_mb,
         "memory_request_mb": service.memory_mb // 2,
-        "connections": service.processes * service.connections,
+        "connections": service.connections,
     }
 
 

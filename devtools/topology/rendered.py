@@ -61,6 +61,7 @@ FILES: Mapping[str, Mapping[str, Render]] = {
     f"{KUBERNETES}/base/web.yaml": {
         "replicas": per_service("kubernetes.replicas.yaml", "web"),
         "stop": per_service("kubernetes.stop-web.yaml", "web"),
+        "prestop": per_service("kubernetes.prestop.yaml", "web"),
         "resources": per_service("kubernetes.resources.yaml", "web"),
     },
     f"{KUBERNETES}/base/relay.yaml": {

@@ -118,8 +118,8 @@ def service_rows(service: Service) -> Iterator[Row]:
     yield Row(
         "database connections",
         f"{connections_of(service)}",
-        f"({service.replicas} replicas + {service.surge} surge) x {service.processes}"
-        f" x {service.connections}",
+        f"({service.replicas} replicas + {service.surge} surge) x {service.processes} process(es)"
+        f" x ({service.threads} threads + {service.extra_connections})",
     )
 
 

@@ -421,10 +421,10 @@ def test_nobody_waits_for_a_closed_queue() -> None:
 
 @contextmanager
 def all_seats() -> Iterator[None]:
-    for _ in range(seats.WAITING_MAX):
+    for _ in range(seats.waiting_max()):
         assert seats.seats().acquire(blocking=False)
     yield
-    for _ in range(seats.WAITING_MAX):
+    for _ in range(seats.waiting_max()):
         seats.seats().release()
 
 

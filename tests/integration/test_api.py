@@ -381,10 +381,10 @@ def test_a_finished_job_is_answered_at_once(acme: Caller) -> None:
 
 @pytest.fixture
 def all_seats_taken() -> Iterator[None]:
-    for _ in range(seats.WAITING_MAX):
+    for _ in range(seats.waiting_max()):
         assert seats.seats().acquire(blocking=False)
     yield
-    for _ in range(seats.WAITING_MAX):
+    for _ in range(seats.waiting_max()):
         seats.seats().release()
 
 

@@ -58,15 +58,14 @@ def test_queues_that_need_different_pools_are_refused(settings: Any) -> None:
     worker_options.refuse(["a"], given={})
 
 
-@pytest.mark.parametrize(
-    ("given", "gets"),
-    [("prefork", "threads"), ("solo", "solo")],
-)
-def test_a_queue_with_slots_gets_threads_unless_another_pool_is_asked_for(
-    settings: Any, given: str, gets: str
+@pytest.mark.parametrize(("of_settings", "gets"), [("prefork", "threads"), ("solo", "prefork")])
+def test_a_queue_with_slots_gets_threads_unless_the_settings_name_another_pool(
+    settings: Any, of_settings: str, gets: str
 ) -> None:
     settings.TASKS_TOPOLOGY = Topology.of([Queue("a", slots=10)])
-    worker = SimpleNamespace(pool_cls=given, pool_of_queues=worker_options.pool_name(["a"]))
+    app = SimpleNamespace(conf=SimpleNamespace(worker_pool=of_settings))
+    pool = worker_options.pool_name(["a"])
+    worker = SimpleNamespace(app=app, pool_cls="prefork", pool_of_queues=pool)
     worker_options.choose_pool(worker)
     assert worker.pool_cls == gets
 

@@ -51,6 +51,14 @@ def test_the_broker_address_may_lie_in_a_file(
     assert read["broker_url"] == "redis://:secret@broker/1"
 
 
+def test_the_application_is_found_without_any_variable() -> None:
+    """As `celery -A project` in a container: nothing reads a setting while it is imported."""
+    env = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    subprocess.run(
+        [sys.executable, "-c", "import project.celery"], cwd=ROOT, env=env, timeout=30, check=True
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

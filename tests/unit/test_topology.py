@@ -53,7 +53,7 @@ def test_slots_are_threads_of_one_process() -> None:
 def test_connections_are_those_of_a_deploy_at_full_scale() -> None:
     topology = Topology.of(
         [Queue("q", downstream=BANK, replicas=4)],
-        services=[Service("web", replicas=2, processes=2, connections=7)],
+        services=[Service("web", replicas=2, processes=2, threads=4, extra_connections=3)],
     )
     assert topology.connections == (4 + 1) * (5 + 2) + (2 + 1) * 2 * 7
 
