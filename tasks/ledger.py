@@ -108,6 +108,26 @@ def in_flight(queues: Sequence[str]) -> dict[str, tuple[int, int]]:
     return {queue: (dispatched, running) for queue, dispatched, running in rows}
 
 
+def waiting_tenants(queue: str, lane: str, after: str) -> list[str]:
+    """Tenants with due jobs, from the one behind ``after`` on and round again; not all of many."""
+    rows = fetch(
+        turns.TENANTS,
+        {"queue": queue, "lane": lane, "after": after, "tenants": turns.TENANTS_AT_ONCE},
+    )
+    return [row[0] for row in rows[: turns.TENANTS_AT_ONCE]]
+
+
+def in_flight_of_tenants(queue: str) -> dict[str, int]:
+    rows = fetch(
+        "SELECT tenant, count(*) FROM ("
+        " SELECT tenant FROM tasks_job WHERE state = 'dispatched' AND queue = %s UNION ALL"
+        " SELECT tenant FROM tasks_job WHERE state = 'running' AND queue = %s) AS in_flight"
+        " GROUP BY tenant",
+        [queue, queue],
+    )
+    return dict(rows)
+
+
 def dispatch(
     queue: str, limit: int, *, lane: str = "", shares: Shares = turns.EQUAL, after: str = ""
 ) -> list[Dispatched]:
@@ -115,16 +135,23 @@ def dispatch(
 
     ``after``: the tenant that was served last.
     """
+    tenants = waiting_tenants(queue, lane, after)
+    # With a single tenant nobody asks what it has.
+    asks = len(tenants) > 1 or shares.has_bounds
+    busy = in_flight_of_tenants(queue) if asks else {}
+    found = turns.turns(tenants, busy, shares, limit)
+    if not found:
+        return []
     rows = fetch(
         # By array, so that no statistics ever make the planner read the whole table.
-        f"{turns.CHOSEN}, free AS (SELECT id FROM tasks_job"
+        f"{turns.chosen(found, limit, shares)}, free AS (SELECT id FROM tasks_job"
         f" WHERE id = ANY(ARRAY(SELECT id FROM chosen)) AND {turns.DUE} FOR UPDATE SKIP LOCKED),"
         " marked AS ("
         " UPDATE tasks_job SET state = 'dispatched', dispatch_no = dispatch_no + 1,"
         " dispatched_at = clock_timestamp() WHERE id = ANY(ARRAY(SELECT id FROM free))"
         " RETURNING id, task, dispatch_no, tenant, ordering_key IS NOT NULL)"
         " SELECT marked.* FROM marked JOIN chosen USING (id) ORDER BY turn, place",
-        turns.parameters(queue, lane, limit, shares, after),
+        turns.parameters(queue, lane, found, shares),
     )
     return [Dispatched(*row) for row in rows]
 

@@ -3,9 +3,9 @@
 Tenants first: whoever has the least in flight for its weight. Then priority within the tenant,
 then age. Of an ordering key only the oldest unfinished job may go.
 
-The cost does not grow with the backlog: the statement hops from tenant to tenant in the index of
-due work, looks at a bounded number of them and at few rows of each. The next one goes on behind
-the tenant that was served last.
+The cost does not grow with the backlog: one statement hops from tenant to tenant in the index of
+due work and looks at a bounded number of them, another one takes few rows of each. The next pass
+goes on behind the tenant that was served last.
 """
 
 from __future__ import annotations
@@ -31,33 +31,58 @@ class Shares:
     paused_tenants: Sequence[str] = ()
     paused_tasks: Sequence[str] = ()
 
+    @property
+    def has_bounds(self) -> bool:
+        return self.most is not None or bool(self.most_of)
+
 
 EQUAL = Shares()
 
 
-def parameters(queue: str, lane: str, limit: int, shares: Shares, after: str) -> dict[str, Any]:
-    """``after``: the tenant that was served last."""
-    special = sorted({*shares.weights, *shares.most_of})
-    return {
-        "queue": queue,
-        "lane": lane,
-        "limit": limit,
-        "after": after,
-        "tenants": TENANTS_AT_ONCE,
-        "special": special,
-        "weights": [shares.weights.get(name, 1) for name in special],
-        "mosts": [shares.most_of.get(name, shares.most) for name in special],
-        "most": shares.most,
-        "paused_tenants": list(shares.paused_tenants),
-        "paused_tasks": list(shares.paused_tasks),
-    }
+@dataclass(frozen=True)
+class Turn:
+    """A tenant that takes part: ``busy`` jobs are in flight, and ``room`` more may be."""
+
+    tenant: str
+    weight: int
+    busy: int
+    room: int
+
+
+def turns(
+    tenants: Sequence[str], busy: Mapping[str, int], shares: Shares, limit: int
+) -> list[Turn]:
+    """The tenants in the order of the round, without those that may have nothing more."""
+    found = []
+    for tenant in tenants:
+        most = shares.most_of.get(tenant, shares.most)
+        has = busy.get(tenant, 0)
+        room = limit if most is None else min(limit, most - has)
+        if room > 0 and tenant not in shares.paused_tenants:
+            found.append(Turn(tenant, shares.weights.get(tenant, 1), has, room))
+    return found
+
+
+def rows_of_each(found: Sequence[Turn], limit: int) -> int:
+    """How many rows of a tenant are worth a look: twice the part of the weightiest. Some have
+    less than their part; the next pass finds what is left."""
+    part = 2 * limit * max(turn.weight for turn in found) // sum(turn.weight for turn in found)
+    return min(limit, power_of_two(part))
+
+
+def power_of_two(least: int) -> int:
+    """Each number makes a statement of its own, which is planned: few must do."""
+    return 1 << max(0, least - 1).bit_length()
+
+
+# --- the statements -----------------------------------------------------------------------
 
 
 DUE = "state = 'queued' AND due AND hold_reason = ''"
 DUE_HERE = f"queue = %(queue)s AND lane = %(lane)s AND {DUE}"
 
-# CTEs; the last one, ``chosen``, has id, turn and place in the order in which they go.
-CHOSEN = f"""
+# From the tenant behind the last one, and round again up to that one.
+TENANTS = f"""
 WITH RECURSIVE behind AS (
     (SELECT tenant, 1 AS place FROM tasks_job
      WHERE {DUE_HERE} AND tenant > %(after)s ORDER BY tenant LIMIT 1)
@@ -75,38 +100,55 @@ WITH RECURSIVE behind AS (
         WHERE {DUE_HERE} AND tenant > before.tenant AND tenant <= %(after)s
         ORDER BY tenant LIMIT 1) AS next
     WHERE place < 2 * %(tenants)s
-), waiting AS MATERIALIZED (
-    SELECT tenant, place, coalesce(weight, 1) AS weight, coalesce(given.most, %(most)s) AS most
-    FROM (SELECT * FROM behind UNION ALL SELECT * FROM before) AS found
-    LEFT JOIN unnest(%(special)s::text[], %(weights)s::int[], %(mosts)s::int[])
-        AS given(tenant, weight, most) USING (tenant)
-    WHERE tenant <> ALL(%(paused_tenants)s::text[])
-    ORDER BY place LIMIT %(tenants)s
-), busy AS MATERIALIZED (
-    SELECT tenant, count(*) AS jobs FROM (
-        SELECT tenant FROM tasks_job WHERE state = 'dispatched' AND queue = %(queue)s
-        UNION ALL
-        SELECT tenant FROM tasks_job WHERE state = 'running' AND queue = %(queue)s) AS in_flight
-    -- Nobody asks where a single tenant waits.
-    WHERE (SELECT count(*) > 1 OR max(most) IS NOT NULL FROM waiting)
-    GROUP BY tenant
+)
+SELECT tenant FROM (SELECT * FROM behind UNION ALL SELECT * FROM before) AS found
+ORDER BY place
+"""  # noqa: S608  (holds no input)
+
+# CTEs; the last one has id, turn and place, in the order in which they go. The numbers are
+# literals, and what pauses tasks is there only when it is needed: with a LIMIT or a list that it
+# does not know, PostgreSQL plans anew each time, which takes longer than all the rest, or takes
+# the index for useless.
+CHOSEN = f"""
+WITH waiting AS (
+    SELECT * FROM unnest(%(names)s::text[], %(weights)s::int[], %(busy)s::int[], %(rooms)s::int[])
+    WITH ORDINALITY AS turn(tenant, weight, busy, room, place) LIMIT {{tenants}}
 ), candidates AS (
-    SELECT job.id, place,
-        (coalesce(jobs, 0) + row_number() OVER (
-            PARTITION BY tenant ORDER BY job.priority DESC, job.seq))::float8 / weight AS turn
-    FROM waiting LEFT JOIN busy USING (tenant), LATERAL (
+    SELECT job.id, place, room, row_number() OVER of_tenant AS nth,
+        (busy + row_number() OVER of_tenant)::float8 / weight AS turn
+    FROM waiting, LATERAL (
         SELECT id, priority, seq FROM tasks_job AS due_job
-        WHERE {DUE_HERE} AND tenant = waiting.tenant AND task <> ALL(%(paused_tasks)s::text[])
+        WHERE {DUE_HERE} AND tenant = waiting.tenant {{unless_paused}}
         AND (ordering_key IS NULL OR NOT EXISTS (
             SELECT FROM tasks_job AS other
             WHERE other.queue = due_job.queue AND other.tenant = due_job.tenant
             AND other.ordering_key = due_job.ordering_key
             AND other.state IN ('queued', 'dispatched', 'running')
             AND (other.seq < due_job.seq OR other.state <> 'queued')))
-        ORDER BY priority DESC, seq
-        -- Twice its fair part: some tenants have less, the next pass finds what is left.
-        LIMIT greatest(0, least(%(limit)s, most - coalesce(jobs, 0),
-            ceil(2.0 * %(limit)s * weight / (SELECT sum(weight) FROM waiting))))::int) AS job
+        ORDER BY priority DESC, seq LIMIT {{each}}) AS job
+    WINDOW of_tenant AS (PARTITION BY tenant ORDER BY job.priority DESC, job.seq)
 ), chosen AS MATERIALIZED (
-    SELECT id, turn, place FROM candidates ORDER BY turn, place LIMIT %(limit)s
+    SELECT id, turn, place FROM candidates WHERE nth <= room ORDER BY turn, place LIMIT {{limit}}
 )"""  # noqa: S608  (holds no input)
+
+
+UNLESS_PAUSED = "AND task <> ALL(%(paused_tasks)s::text[])"
+
+
+def chosen(found: Sequence[Turn], limit: int, shares: Shares) -> str:
+    unless_paused = UNLESS_PAUSED if shares.paused_tasks else ""
+    numbers = {"tenants": power_of_two(len(found)), "each": rows_of_each(found, limit)}
+    return CHOSEN.format(limit=int(limit), unless_paused=unless_paused, **numbers)
+
+
+def parameters(queue: str, lane: str, found: Sequence[Turn], shares: Shares) -> dict[str, Any]:
+    pauses = {"paused_tasks": list(shares.paused_tasks)} if shares.paused_tasks else {}
+    return {
+        "queue": queue,
+        "lane": lane,
+        "names": [turn.tenant for turn in found],
+        "weights": [turn.weight for turn in found],
+        "busy": [turn.busy for turn in found],
+        "rooms": [turn.room for turn in found],
+        **pauses,
+    }

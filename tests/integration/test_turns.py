@@ -257,12 +257,19 @@ def insert_rows(
 
 
 def pages_read(limit: int = 20) -> int:
-    """Pages that one dispatch touches; it is rolled back."""
+    """Pages that the statements of one dispatch touch; nothing is marked."""
+    tenants = ledger.waiting_tenants("default", "", "m")
+    found = turns.turns(tenants, {}, turns.EQUAL, limit)
+    hops = {"queue": "default", "lane": "", "after": "m", "tenants": turns.TENANTS_AT_ONCE}
+    choice = turns.parameters("default", "", found, turns.EQUAL)
+    return pages(turns.TENANTS, hops) + pages(
+        f"{turns.chosen(found, limit, turns.EQUAL)} SELECT * FROM chosen", choice
+    )
+
+
+def pages(sql: str, parameters: dict[str, Any]) -> int:
     with connection.cursor() as cursor:
-        cursor.execute(
-            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {turns.CHOSEN} SELECT * FROM chosen",
-            turns.parameters("default", "", limit, turns.EQUAL, "m"),
-        )
+        cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", parameters)
         plan = cursor.fetchone()[0][0]["Plan"]
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
@@ -286,3 +293,32 @@ def test_what_a_dispatch_reads_does_not_grow_with_the_number_of_tenants() -> Non
     few = pages_read()
     insert_rows(10_000, tenant="'u' || n")
     assert pages_read() < 2 * few + 50
+
+
+@pytest.mark.parametrize("tenants", [1, 20])
+def test_postgresql_keeps_the_plan_of_a_dispatch(tenants: int) -> None:
+    """It plans for longer than it runs, and each time anew where it thinks that it pays."""
+    insert_rows(5_000, tenant=f"'t' || mod(n, {tenants})")
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE tasks_job")
+    for _ in range(12):
+        dispatch("default", 4)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT sum(custom_plans), sum(generic_plans) FROM pg_prepared_statements"
+            " WHERE statement ~ 'chosen AS|RECURSIVE behind' GROUP BY statement"
+        )
+        plans = cursor.fetchall()
+    assert len(plans) >= 2
+    assert all(generic >= 1 for _, generic in plans)
+
+
+# --- decided without a database ------------------------------------------------------------
+
+
+def test_few_rows_of_each_tenant_are_looked_at() -> None:
+    alone, many = (turns.turns(names, {}, turns.EQUAL, 40) for names in ("a", "abcdefgh"))
+    assert turns.rows_of_each(alone, 40) == 40
+    assert turns.rows_of_each(many, 40) == 16  # twice its part, and on to a power of two
+    heavy = turns.turns("abcdefgh", {}, Shares(weights={"b": 93}), 40)
+    assert turns.rows_of_each(heavy, 40) == 40
