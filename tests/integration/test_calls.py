@@ -206,16 +206,19 @@ def test_an_entry_of_celery_beat_becomes_a_job() -> None:
 
 @habit("countdown", "eta")
 @pytest.mark.parametrize(
-    "options",
+    "options_at",
     [
-        {"countdown": 3600},
-        {"eta": datetime.now(UTC) + timedelta(hours=1)},
-        {"eta": (datetime.now(UTC) + timedelta(hours=1)).replace(tzinfo=None)},
-        {"eta": (datetime.now(UTC) + timedelta(hours=1)).isoformat()},
+        lambda _: {"countdown": 3600},
+        lambda now: {"eta": now + timedelta(hours=1)},
+        lambda now: {"eta": (now + timedelta(hours=1)).replace(tzinfo=None)},
+        lambda now: {"eta": (now + timedelta(hours=1)).isoformat()},
     ],
+    ids=["countdown", "eta", "naive eta", "text"],
 )
-def test_a_delay_is_a_due_time_in_the_ledger(options: dict[str, Any]) -> None:
-    shop.add.apply_async((1, 2), **options)
+def test_a_delay_is_a_due_time_in_the_ledger(
+    options_at: Callable[[datetime], dict[str, Any]],
+) -> None:
+    shop.add.apply_async((1, 2), **options_at(datetime.now(UTC)))
     job = only_job()
     assert (job.state, job.due) == ("queued", False)
     assert abs(job.run_at - datetime.now(UTC) - timedelta(hours=1)) < timedelta(minutes=1)
@@ -233,9 +236,11 @@ def test_a_naive_eta_is_in_the_time_zone_of_the_celery_app() -> None:
 
 @habit("expires")
 @pytest.mark.parametrize(
-    "expires", [60, datetime.now(UTC) + timedelta(seconds=60), "2199-01-01T00:00:00+00:00"]
+    "expires", [60, timedelta(seconds=60), "2199-01-01T00:00:00+00:00"], ids=str
 )
 def test_expires_is_the_latest_start(expires: Any) -> None:
+    if isinstance(expires, timedelta):
+        expires = datetime.now(UTC) + expires
     shop.add.apply_async((1, 2), expires=expires)
     assert only_job().start_by > datetime.now(UTC)
     assert len(run_jobs()) == 1
