@@ -14,7 +14,7 @@ from django.db import transaction
 from tasks import ledger, limits
 from tasks.ledger import Dispatched
 from tasks.topology import Queue, Topology
-from tasks.turns import EQUAL, Shares
+from tasks.turns import EQUAL, Rounds, Shares
 
 # Messages of one statement: what is published before the relay looks around again.
 BATCH = 200
@@ -69,13 +69,13 @@ def dispatch(
     *,
     lane: str = "",
     shares: Shares = EQUAL,
-    after: str = "",
+    rounds: Rounds | None = None,
     per_s: float = 0.0,
     at_most: int = BATCH,
 ) -> list[Dispatched]:
     """Mark as many due jobs of a queue, or of one lane of it, as may go now.
 
-    ``after``: the tenant that was served last.
+    ``rounds``: what its tenants have had from this relay.
     """
     if not slots.capacity:
         return []  # nobody takes from the broker: whatever waits, waits in the ledger
@@ -87,7 +87,7 @@ def dispatch(
         count = limits.grant(queue, lane, count)
         if not count:
             return []
-        jobs = ledger.dispatch(queue.name, count, lane=lane, shares=shares, after=after)
+        jobs = ledger.dispatch(queue.name, count, lane=lane, shares=shares, rounds=rounds)
         limits.spend(queue, lane, jobs)
         return jobs
 

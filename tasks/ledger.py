@@ -22,7 +22,7 @@ from psycopg.errors import LockNotAvailable, UniqueViolation
 from tasks import turns
 from tasks.errors import Rejected
 from tasks.states import Action, Failure, Hold, State
-from tasks.turns import Shares
+from tasks.turns import Rounds, Shares
 
 ERROR_MESSAGE_MAX = 10_000  # characters
 TRACEBACK_MAX = 50_000  # characters; the end is kept, it names the cause
@@ -129,17 +129,21 @@ def in_flight_of_tenants(queue: str) -> dict[str, int]:
 
 
 def dispatch(
-    queue: str, limit: int, *, lane: str = "", shares: Shares = turns.EQUAL, after: str = ""
+    queue: str,
+    limit: int,
+    *,
+    lane: str = "",
+    shares: Shares = turns.EQUAL,
+    rounds: Rounds | None = None,
 ) -> list[Dispatched]:
     """Mark up to ``limit`` due jobs of a queue as dispatched, in the order of ``turns``.
 
-    ``after``: the tenant that was served last.
+    ``rounds``: what its tenants have had; it goes on from there.
     """
-    tenants = waiting_tenants(queue, lane, after)
-    # With a single tenant nobody asks what it has.
-    asks = len(tenants) > 1 or shares.has_bounds
-    busy = in_flight_of_tenants(queue) if asks else {}
-    found = turns.turns(tenants, busy, shares, limit)
+    rounds = rounds or Rounds()
+    tenants = waiting_tenants(queue, lane, rounds.last)
+    busy = in_flight_of_tenants(queue) if shares.has_bounds else {}
+    found = turns.turns(tenants, busy, rounds, shares, limit)
     if not found:
         return []
     rows = fetch(
@@ -153,6 +157,7 @@ def dispatch(
         " SELECT marked.* FROM marked JOIN chosen USING (id) ORDER BY turn, place",
         turns.parameters(queue, lane, found, shares),
     )
+    rounds.serve((row[3] for row in rows), shares)
     return [Dispatched(*row) for row in rows]
 
 

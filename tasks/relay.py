@@ -28,6 +28,7 @@ from tasks.pace import Pace
 from tasks.publish import Publisher
 from tasks.rescue import Rescuer
 from tasks.topology import Queue
+from tasks.turns import Rounds
 from tasks.wiring import release, topology
 
 log = structlog.get_logger(__name__)
@@ -66,7 +67,7 @@ class Relay:
         self.slots: dict[str, Slots] = {}
         self.paces: defaultdict[str, Pace] = defaultdict(Pace)
         self.special = tenants.Special()
-        self.served: dict[Lane, str] = {}
+        self.rounds: defaultdict[Lane, Rounds] = defaultdict(Rounds)
         self.orders = Orders()
         self.keeper = pauses.Keeper()
         self.stopped: frozenset[str] = frozenset()
@@ -114,14 +115,13 @@ class Relay:
             slots,
             lane=lane,
             shares=self.special.of(queue),
-            after=self.served.get((name, lane), ""),
+            rounds=self.rounds[name, lane],
             per_s=own.per_s,
             at_most=at_most,
         )
         own.took(len(jobs), time.monotonic())
         self.blocked = self.blocked or (bool(slots.capacity) and len(jobs) < at_most)
         if jobs:
-            self.served[name, lane] = jobs[-1].tenant
             self.orders.sent(jobs)
         return self.publish(queue, jobs)
 

@@ -1,7 +1,7 @@
 """Whose turn it is: which due jobs of a queue go out next.
 
-Tenants first: whoever has the least in flight for its weight. Then priority within the tenant,
-then age. Of an ordering key only the oldest unfinished job may go.
+Tenants first, in weighted turns. Then priority within the tenant, then age. Of an ordering key
+only the oldest unfinished job may go.
 
 The cost does not grow with the backlog: one statement hops from tenant to tenant in the index of
 due work and looks at a bounded number of them, another one takes few rows of each. The next pass
@@ -10,7 +10,7 @@ goes on behind the tenant that was served last.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,27 +39,53 @@ class Shares:
 EQUAL = Shares()
 
 
+@dataclass
+class Rounds:
+    """What a relay has given to the tenants of one queue: start-time fair queueing.
+
+    A job of a tenant takes 1 / weight of a turn. Whoever comes new, or back, starts at the turn
+    that is being served: what it left unused is not saved up, what others had is not held
+    against them.
+    """
+
+    now: float = 0.0
+    last: str = ""  # the tenant that was served last
+    ends: dict[str, float] = field(default_factory=dict)
+
+    def start_of(self, tenant: str) -> float:
+        return max(self.now, self.ends.get(tenant, 0.0))
+
+    def serve(self, tenants: Iterable[str], shares: Shares) -> None:
+        """One job each, in this order."""
+        for tenant in tenants:
+            start = self.start_of(tenant)
+            self.ends[tenant] = start + 1 / shares.weights.get(tenant, 1)
+            self.now, self.last = start, tenant
+        # Only those who are ahead need to be remembered: few, as all are served in turns.
+        self.ends = {tenant: end for tenant, end in self.ends.items() if end > self.now}
+
+
 @dataclass(frozen=True)
 class Turn:
-    """A tenant that takes part: ``busy`` jobs are in flight, and ``room`` more may be."""
+    """A tenant that takes part, from ``start`` on; ``room`` of its jobs may go."""
 
     tenant: str
     weight: int
-    busy: int
+    start: float
     room: int
 
 
 def turns(
-    tenants: Sequence[str], busy: Mapping[str, int], shares: Shares, limit: int
+    tenants: Sequence[str], busy: Mapping[str, int], rounds: Rounds, shares: Shares, limit: int
 ) -> list[Turn]:
-    """The tenants in the order of the round, without those that may have nothing more."""
+    """The tenants, without those that may have nothing more in flight than they have (``busy``)."""
     found = []
     for tenant in tenants:
         most = shares.most_of.get(tenant, shares.most)
-        has = busy.get(tenant, 0)
-        room = limit if most is None else min(limit, most - has)
+        room = limit if most is None else min(limit, most - busy.get(tenant, 0))
         if room > 0 and tenant not in shares.paused_tenants:
-            found.append(Turn(tenant, shares.weights.get(tenant, 1), has, room))
+            weight = shares.weights.get(tenant, 1)
+            found.append(Turn(tenant, weight, rounds.start_of(tenant), room))
     return found
 
 
@@ -111,11 +137,12 @@ ORDER BY place
 # the index for useless.
 CHOSEN = f"""
 WITH waiting AS (
-    SELECT * FROM unnest(%(names)s::text[], %(weights)s::int[], %(busy)s::int[], %(rooms)s::int[])
-    WITH ORDINALITY AS turn(tenant, weight, busy, room, place) LIMIT {{tenants}}
+    SELECT * FROM unnest(
+        %(names)s::text[], %(weights)s::int[], %(starts)s::float8[], %(rooms)s::int[])
+    WITH ORDINALITY AS turn(tenant, weight, start, room, place) LIMIT {{tenants}}
 ), candidates AS (
     SELECT job.id, place, room, row_number() OVER of_tenant AS nth,
-        (busy + row_number() OVER of_tenant)::float8 / weight AS turn
+        start + (row_number() OVER of_tenant - 1)::float8 / weight AS turn
     FROM waiting, LATERAL (
         SELECT id, priority, seq FROM tasks_job AS due_job
         WHERE {DUE_HERE} AND tenant = waiting.tenant {{unless_paused}}
@@ -148,7 +175,7 @@ def parameters(queue: str, lane: str, found: Sequence[Turn], shares: Shares) -> 
         "lane": lane,
         "names": [turn.tenant for turn in found],
         "weights": [turn.weight for turn in found],
-        "busy": [turn.busy for turn in found],
+        "starts": [turn.start for turn in found],
         "rooms": [turn.room for turn in found],
         **pauses,
     }

@@ -14,7 +14,7 @@ from tasks.enqueue import Item, enqueue, enqueue_many
 from tasks.ledger import NO_KEY, Dispatched, ErrorReport, dispatch
 from tasks.models import Job
 from tasks.states import Failure, Hold, State
-from tasks.turns import Shares
+from tasks.turns import Rounds, Shares
 from tests.ledger_tasks import trace
 
 pytestmark = pytest.mark.django_db
@@ -49,41 +49,51 @@ def test_tenants_take_turns_however_much_one_of_them_has() -> None:
     assert tenants(dispatch("default", 9)) == "abcabcaca"
 
 
-def test_who_has_jobs_in_flight_waits_for_those_who_have_none() -> None:
+def test_who_comes_later_is_next_and_gets_nothing_for_the_time_before() -> None:
+    rounds = Rounds()
     given("a", jobs=20)
-    dispatch("default", 4)
+    dispatch("default", 4, rounds=rounds)
     given("b", jobs=20)
-    assert tenants(dispatch("default", 6)) == "bbbbab"
+    assert tenants(dispatch("default", 6, rounds=rounds)) == "bbabab"
 
 
-def test_the_next_turn_goes_on_behind_the_tenant_that_was_served_last() -> None:
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_turns_go_on_from_pass_to_pass(at_once: int) -> None:
+    rounds = Rounds()
     for tenant in "abcdef":
         given(tenant, jobs=3)
-    served: list[Dispatched] = []
-    for _ in range(6):
-        served += dispatch("default", 1, after=served[-1].tenant if served else "")
-        end(served[-1])  # nothing is in flight, so only the place in the round decides
-    assert tenants(served) == "abcdef"
+    served = "".join(tenants(dispatch("default", at_once, rounds=rounds)) for _ in range(12))
+    assert served == ("abcdef" * 3)[: 12 * at_once]
 
 
 def test_a_round_reaches_every_one_of_many_tenants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "TENANTS_AT_ONCE", 3)
+    rounds = Rounds()
     for number in range(10):
         given(f"t{number}", jobs=5)
-    served: list[Dispatched] = []
-    for _ in range(5):
-        got = dispatch("default", 2, after=served[-1].tenant if served else "")
-        for job in got:
-            end(job)
-        served += got
-    assert Counter(job.tenant for job in served) == {f"t{number}": 1 for number in range(10)}
+    served = [job.tenant for _ in range(5) for job in dispatch("default", 2, rounds=rounds)]
+    assert Counter(served) == {f"t{number}": 1 for number in range(10)}
 
 
-def test_a_tenant_with_more_weight_gets_more_of_the_turns() -> None:
+@pytest.mark.parametrize("at_once", [1, 2, 8])
+def test_a_weight_is_a_share_however_few_go_at_once(at_once: int) -> None:
+    """Where a limit lets one job go at a time, too, the others get theirs."""
+    rounds, shares = Rounds(), Shares(weights={"b": 3})
     given("a", jobs=20)
     given("b", jobs=20)
-    served = dispatch("default", 8, shares=Shares(weights={"b": 3}))
-    assert Counter(tenants(served)) == {"a": 2, "b": 6}
+    served = "".join(
+        tenants(dispatch("default", at_once, shares=shares, rounds=rounds))
+        for _ in range(16 // at_once)
+    )
+    assert Counter(served) == {"a": 4, "b": 12}
+    assert "bbbbb" not in served  # three, and one more where the turns are equal
+
+
+def test_who_has_had_its_turn_long_ago_is_forgotten() -> None:
+    rounds = Rounds()
+    for number in range(1000):
+        rounds.serve([f"t{number}", "often"], Shares(weights={"often": 2}))
+    assert len(rounds.ends) < 5
 
 
 def test_a_tenant_has_no_more_in_flight_than_it_may() -> None:
@@ -92,7 +102,7 @@ def test_a_tenant_has_no_more_in_flight_than_it_may() -> None:
     shares = Shares(most=5, most_of={"b": 2})
     assert Counter(tenants(dispatch("default", 20, shares=shares))) == {"a": 5, "b": 2}
     assert dispatch("default", 20, shares=shares) == []
-    assert Counter(tenants(dispatch("default", 20))) == {"a": 9, "b": 11}  # 14 and 13 in all
+    assert Counter(tenants(dispatch("default", 20))) == {"a": 10, "b": 10}
 
 
 def test_paused_tenants_and_tasks_stay_where_they_are() -> None:
@@ -259,7 +269,7 @@ def insert_rows(
 def pages_read(limit: int = 20) -> int:
     """Pages that the statements of one dispatch touch; nothing is marked."""
     tenants = ledger.waiting_tenants("default", "", "m")
-    found = turns.turns(tenants, {}, turns.EQUAL, limit)
+    found = turns.turns(tenants, {}, Rounds(), turns.EQUAL, limit)
     hops = {"queue": "default", "lane": "", "after": "m", "tenants": turns.TENANTS_AT_ONCE}
     choice = turns.parameters("default", "", found, turns.EQUAL)
     return pages(turns.TENANTS, hops) + pages(
@@ -317,8 +327,8 @@ def test_postgresql_keeps_the_plan_of_a_dispatch(tenants: int) -> None:
 
 
 def test_few_rows_of_each_tenant_are_looked_at() -> None:
-    alone, many = (turns.turns(names, {}, turns.EQUAL, 40) for names in ("a", "abcdefgh"))
+    alone, many = (turns.turns(names, {}, Rounds(), turns.EQUAL, 40) for names in ("a", "abcdefgh"))
     assert turns.rows_of_each(alone, 40) == 40
     assert turns.rows_of_each(many, 40) == 16  # twice its part, and on to a power of two
-    heavy = turns.turns("abcdefgh", {}, Shares(weights={"b": 93}), 40)
+    heavy = turns.turns("abcdefgh", {}, Rounds(), Shares(weights={"b": 93}), 40)
     assert turns.rows_of_each(heavy, 40) == 40
