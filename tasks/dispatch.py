@@ -6,15 +6,16 @@ before anything is published, so any number of relays may run and none can excee
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from django.db import transaction
 
 from tasks import ledger, limits
 from tasks.ledger import Dispatched
 from tasks.topology import Queue, Topology
-from tasks.turns import EQUAL, Rounds, Shares
+from tasks.turns import Rounds
 
 # Messages of one statement: what is published before the relay looks around again.
 BATCH = 200
@@ -68,14 +69,16 @@ def dispatch(
     slots: Slots,
     *,
     lane: str = "",
-    shares: Shares = EQUAL,
+    paused_tasks: Sequence[str] = (),
     rounds: Rounds | None = None,
+    share: float = 1.0,
     per_s: float = 0.0,
     at_most: int = BATCH,
 ) -> list[Dispatched]:
     """Mark as many due jobs of a queue, or of one lane of it, as may go now.
 
-    ``rounds``: what its tenants have had from this relay.
+    ``share``: the part of the room that this lane may take. ``rounds``: what the tenants have had
+    from this relay.
     """
     if not slots.capacity:
         return []  # nobody takes from the broker: whatever waits, waits in the ledger
@@ -83,17 +86,36 @@ def dispatch(
         ledger.lock_limit(queue.lock_name)
         loads = ledger.in_flight(topology.sharing(queue))
         load = Load(*loads.get(queue.name, (0, 0)))
-        count = min(room(queue, slots, load, in_flight(loads), per_s), at_most)
+        count = ceil(share * room(queue, slots, load, in_flight(loads), per_s))
+        count = min(count, at_most, room_of_rate(queue, lane, loads))
         count = limits.grant(queue, lane, count)
         if not count:
             return []
-        jobs = ledger.dispatch(queue.name, count, lane=lane, shares=shares, rounds=rounds)
+        jobs = ledger.dispatch(
+            queue.name,
+            count,
+            lane=lane,
+            most=queue.max_running_per_tenant,
+            paused_tasks=paused_tasks,
+            rounds=rounds,
+        )
         limits.spend(queue, lane, jobs)
         return jobs
 
 
 def in_flight(loads: Mapping[str, tuple[int, int]]) -> int:
     return sum(dispatched + running for dispatched, running in loads.values())
+
+
+def room_of_rate(queue: Queue, lane: str, loads: Mapping[str, tuple[int, int]]) -> int:
+    """What has a rate lies on the broker one burst at a time: workers that were busy, or away,
+    would start all of it at once."""
+    rooms = [BATCH]
+    if queue.downstream is not None and (rate := limits.rate_of(queue.downstream.rate)):
+        rooms.append(int(rate.burst) - sum(dispatched for dispatched, _ in loads.values()))
+    if lane and (rate := limits.rate_of_task(lane)):
+        rooms.append(int(rate.burst) - ledger.dispatched_of_lane(queue.name, lane))
+    return max(0, min(rooms))
 
 
 def dispatch_again(queue: Queue, slots: Slots) -> list[Dispatched]:

@@ -22,7 +22,7 @@ from psycopg.errors import LockNotAvailable, UniqueViolation
 from tasks import turns
 from tasks.errors import Rejected
 from tasks.states import Action, Failure, Hold, State
-from tasks.turns import Rounds, Shares
+from tasks.turns import Rounds, Waiting
 
 ERROR_MESSAGE_MAX = 10_000  # characters
 TRACEBACK_MAX = 50_000  # characters; the end is kept, it names the cause
@@ -108,13 +108,22 @@ def in_flight(queues: Sequence[str]) -> dict[str, tuple[int, int]]:
     return {queue: (dispatched, running) for queue, dispatched, running in rows}
 
 
-def waiting_tenants(queue: str, lane: str, after: str) -> list[str]:
-    """Tenants with due jobs, from the one behind ``after`` on and round again; not all of many."""
+def dispatched_of_lane(queue: str, lane: str) -> int:
     rows = fetch(
-        turns.TENANTS,
-        {"queue": queue, "lane": lane, "after": after, "tenants": turns.TENANTS_AT_ONCE},
+        "SELECT count(*) FROM tasks_job WHERE state = 'dispatched' AND queue = %s AND lane = %s",
+        [queue, lane],
     )
-    return [row[0] for row in rows[: turns.TENANTS_AT_ONCE]]
+    return int(rows[0][0])
+
+
+def waiting_tenants(queue: str, lane: str, after: str, most: int | None = None) -> list[Waiting]:
+    """Tenants with due jobs, from the one behind ``after`` on and round again; of many, the first.
+
+    ``most``: jobs in flight of a tenant that has no number of its own.
+    """
+    values = {"queue": queue, "lane": lane, "after": after, "most": most}
+    rows = fetch(turns.TENANTS, {**values, "tenants": turns.TENANTS_AT_ONCE})
+    return [Waiting(*row) for row in rows[: turns.TENANTS_AT_ONCE]]
 
 
 def in_flight_of_tenants(queue: str) -> dict[str, int]:
@@ -133,32 +142,39 @@ def dispatch(
     limit: int,
     *,
     lane: str = "",
-    shares: Shares = turns.EQUAL,
+    most: int | None = None,
+    paused_tasks: Sequence[str] = (),
     rounds: Rounds | None = None,
 ) -> list[Dispatched]:
     """Mark up to ``limit`` due jobs of a queue as dispatched, in the order of ``turns``.
 
-    ``rounds``: what its tenants have had; it goes on from there.
+    ``most``: jobs of one tenant in flight. ``rounds``: what the tenants have had; it goes on.
     """
     rounds = rounds or Rounds()
-    tenants = waiting_tenants(queue, lane, rounds.last)
-    busy = in_flight_of_tenants(queue) if shares.has_bounds else {}
-    found = turns.turns(tenants, busy, rounds, shares, limit)
+    waiting = waiting_tenants(queue, lane, rounds.last, most)
+    has_bounds = any(one.most is not None for one in waiting)
+    busy = in_flight_of_tenants(queue) if has_bounds else {}
+    found = turns.turns(waiting, busy, rounds, limit)
     if not found:
+        if waiting:  # behind a hundred who may not, there may be others
+            rounds.last = waiting[-1].tenant
         return []
     rows = fetch(
         # By array, so that no statistics ever make the planner read the whole table.
-        f"{turns.chosen(found, limit, shares)}, free AS (SELECT id FROM tasks_job"
+        f"{turns.chosen(found, limit, paused_tasks)}, free AS (SELECT id FROM tasks_job"
         f" WHERE id = ANY(ARRAY(SELECT id FROM chosen)) AND {turns.DUE} FOR UPDATE SKIP LOCKED),"
         " marked AS ("
         " UPDATE tasks_job SET state = 'dispatched', dispatch_no = dispatch_no + 1,"
         " dispatched_at = clock_timestamp() WHERE id = ANY(ARRAY(SELECT id FROM free))"
         " RETURNING id, task, dispatch_no, tenant, ordering_key IS NOT NULL)"
         " SELECT marked.* FROM marked JOIN chosen USING (id) ORDER BY turn, place",
-        turns.parameters(queue, lane, found, shares),
+        turns.parameters(queue, lane, found, paused_tasks),
     )
-    rounds.serve((row[3] for row in rows), shares)
-    return [Dispatched(*row) for row in rows]
+    jobs = [Dispatched(*row) for row in rows]
+    rounds.serve([job.tenant for job in jobs], {one.tenant: one.weight for one in found})
+    if not jobs:  # they were locked, or paused, or behind others of their key
+        rounds.last = waiting[-1].tenant
+    return jobs
 
 
 def dispatch_again(queue: str, lost_after_s: float, limit: int) -> list[Dispatched]:
@@ -272,12 +288,12 @@ Key = tuple[str, str, str]
 
 
 def sweep_keys(after: Key, limit: int) -> tuple[int, Key]:
-    """The same for up to ``limit`` keys behind this one, whenever their jobs have ended.
+    """The same for up to ``limit`` keys behind this one in which somebody waits.
 
     What was let go, and the key to go on with; the first one again at the end.
     """
     columns = "queue, tenant, ordering_key"
-    waiting = "state IN ('queued', 'dispatched', 'running') AND ordering_key IS NOT NULL"
+    waiting = f"state = 'queued' AND hold_reason = '{Hold.ORDER}'"
     hop = f"SELECT {columns} FROM tasks_job WHERE {waiting} AND ({columns}) > "
     order = f"ORDER BY {columns} LIMIT 1"
     rows = fetch(
@@ -982,8 +998,10 @@ def replay_unless_owned(job_id: UUID, *, actor: str, reason: str) -> bool:
             " failure = '', dead_letter = false, finished_at = NULL, due = true,"
             " run_at = clock_timestamp(), start_by = NULL, cancel_requested_at = NULL,"
             " returned_since = NULL, seq = nextval('tasks_job_seq'),"
-            # At the tail of its key, until the relay finds it at the head.
-            f" hold_reason = CASE WHEN ordering_key IS NULL THEN '' ELSE '{Hold.ORDER}' END,"
+            # At the tail of its key.
+            " hold_reason = CASE WHEN EXISTS (SELECT FROM tasks_job o WHERE o.queue = j.queue"
+            " AND o.tenant = j.tenant AND o.ordering_key = j.ordering_key"
+            f" AND o.state IN ('queued', 'dispatched', 'running')) THEN '{Hold.ORDER}' ELSE '' END,"
             " idempotency_key = coalesce(idempotency_key, former_key), former_key = NULL"
             " WHERE id = %s AND state = 'failed' AND (idempotency_key IS NOT NULL OR NOT EXISTS ("
             " SELECT 1 FROM tasks_job o WHERE o.tenant = j.tenant"

@@ -184,6 +184,12 @@ class Job(models.Model):
                     ordering_key__isnull=False,
                 ),
             ),
+            # Ordering keys that have somebody waiting.
+            models.Index(
+                fields=["queue", "tenant", "ordering_key", "seq"],
+                name="tasks_job_in_line",
+                condition=Q(state=State.QUEUED, hold_reason=Hold.ORDER),
+            ),
             # Keys that were freed lately.
             models.Index(
                 fields=["finished_at"],

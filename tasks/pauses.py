@@ -90,10 +90,6 @@ def is_queue_paused(name: str) -> bool:
     return name in current().queues
 
 
-def paused_tenants() -> list[str]:
-    return sorted(current().tenants)
-
-
 def paused_tasks() -> list[str]:
     return sorted(current().tasks)
 
@@ -106,8 +102,8 @@ PAUSED = (
 
 
 def listed() -> list[Paused]:
-    """What is paused at this moment, the newest first."""
-    rows = fetch(f"{PAUSED} ORDER BY paused_at DESC LIMIT %s", [PAUSES_MAX])
+    """What is paused at this moment: queues and tasks, then tenants, the newest first."""
+    rows = fetch(f"{PAUSED} ORDER BY kind = 'tenant', paused_at DESC LIMIT %s", [PAUSES_MAX])
     return [paused_of(row) for row in rows]
 
 

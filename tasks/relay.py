@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import structlog
@@ -18,7 +19,7 @@ from celery import Celery
 from django.db import Error, connection
 from psycopg.errors import LockNotAvailable
 
-from tasks import breaker, dispatch, fleet, holds, ledger, pace, pauses, pulse, tenants
+from tasks import breaker, dispatch, fleet, holds, ledger, pace, pauses, pulse
 from tasks.admission import Sampler
 from tasks.dispatch import BATCH, Slots
 from tasks.enqueue import uuid7
@@ -48,9 +49,23 @@ FAILURE_PAUSE_S = 1.0  # after an error of ours, which the next turn may meet ag
 Lane = tuple[str, str]
 
 
-def limited_first(lane: Lane) -> tuple[str, bool]:
-    """A lane takes no more than its rate; the others take what is left of the window."""
-    return lane[0], not lane[1]
+def in_turn(lanes: Sequence[Lane], passes: int) -> Iterator[tuple[str, str, float]]:
+    """Each lane with the part of its queue's room that it may take, each time in another order.
+
+    Queues may share a downstream, lanes share a window: whoever came first would take it all.
+    """
+    of_queue: defaultdict[str, list[str]] = defaultdict(list)
+    for queue, lane in lanes:
+        of_queue[queue].append(lane)
+    for queue in rotated(list(of_queue), passes):
+        names = rotated(of_queue[queue], passes)
+        for number, lane in enumerate(names):
+            yield queue, lane, 1 / (len(names) - number)
+
+
+def rotated(names: list[str], by: int) -> list[str]:
+    at = by % len(names) if names else 0
+    return names[at:] + names[:at]
 
 
 class Relay:
@@ -66,7 +81,7 @@ class Relay:
         self.watches_since = time.monotonic()
         self.slots: dict[str, Slots] = {}
         self.paces: defaultdict[str, Pace] = defaultdict(Pace)
-        self.special = tenants.Special()
+        self.passes = 0
         self.rounds: defaultdict[Lane, Rounds] = defaultdict(Rounds)
         self.orders = Orders()
         self.keeper = pauses.Keeper()
@@ -86,14 +101,15 @@ class Relay:
         sent = 0
         if not self.publisher.is_away:
             self.orders.free()
-            lanes = sorted(ledger.lanes_with_due_jobs(), key=limited_first)
-            sent = sum(self.dispatch_or_say(name, lane) for name, lane in lanes)
+            self.passes += 1
+            lanes = in_turn(ledger.lanes_with_due_jobs(), self.passes)
+            sent = sum(self.dispatch_or_say(*lane) for lane in lanes)
         return sent + self.housekeeping()
 
-    def dispatch_or_say(self, name: str, lane: str) -> int:
+    def dispatch_or_say(self, name: str, lane: str, share: float) -> int:
         """One queue that cannot be served must not stop the others."""
         try:
-            return self.dispatch(name, lane)
+            return self.dispatch(name, lane, share)
         except Exception as exc:
             if is_lock_timeout(exc):
                 log.warning("dispatch_waits_for_lock", queue=name)
@@ -103,7 +119,7 @@ class Relay:
             log.exception("dispatch_failed", queue=name)
             return 0
 
-    def dispatch(self, name: str, lane: str) -> int:
+    def dispatch(self, name: str, lane: str, share: float = 1.0) -> int:
         if pauses.is_queue_paused(name) or topology().queue(name).lock_name in self.stopped:
             return 0
         queue, slots = topology().queue(name), self.slots.get(name, Slots())
@@ -114,7 +130,8 @@ class Relay:
             queue,
             slots,
             lane=lane,
-            shares=self.special.of(queue),
+            paused_tasks=pauses.paused_tasks(),
+            share=share,
             rounds=self.rounds[name, lane],
             per_s=own.per_s,
             at_most=at_most,
@@ -150,7 +167,6 @@ class Relay:
         if now < self.housekeeping_at:
             return 0
         self.slots = fleet.slots()
-        self.special = tenants.special()
         pace.tell(self.paces)
         made_due = ledger.stage_due(BATCH * 5) + holds.release(BATCH * 5) + self.orders.sweep()
         made_due += self.keeper.keep(BATCH * 5)

@@ -19,24 +19,13 @@ TENANTS_AT_ONCE = 100
 
 
 @dataclass(frozen=True)
-class Shares:
-    """How the tenants of a queue share it. One that is not named has weight 1.
+class Waiting:
+    """A tenant with due jobs. ``most`` of its jobs may be in flight; None is no limit."""
 
-    ``most``: jobs of one tenant that may be in flight, ``most_of`` for some; None is no limit.
-    """
-
-    weights: Mapping[str, int] = field(default_factory=dict)
-    most_of: Mapping[str, int] = field(default_factory=dict)
+    tenant: str
+    weight: int = 1
     most: int | None = None
-    paused_tenants: Sequence[str] = ()
-    paused_tasks: Sequence[str] = ()
-
-    @property
-    def has_bounds(self) -> bool:
-        return self.most is not None or bool(self.most_of)
-
-
-EQUAL = Shares()
+    is_paused: bool = False
 
 
 @dataclass
@@ -55,11 +44,11 @@ class Rounds:
     def start_of(self, tenant: str) -> float:
         return max(self.now, self.ends.get(tenant, 0.0))
 
-    def serve(self, tenants: Iterable[str], shares: Shares) -> None:
+    def serve(self, tenants: Iterable[str], weights: Mapping[str, int]) -> None:
         """One job each, in this order."""
         for tenant in tenants:
             start = self.start_of(tenant)
-            self.ends[tenant] = start + 1 / shares.weights.get(tenant, 1)
+            self.ends[tenant] = start + 1 / weights[tenant]
             self.now, self.last = start, tenant
         # Only those who are ahead need to be remembered: few, as all are served in turns.
         self.ends = {tenant: end for tenant, end in self.ends.items() if end > self.now}
@@ -76,16 +65,14 @@ class Turn:
 
 
 def turns(
-    tenants: Sequence[str], busy: Mapping[str, int], rounds: Rounds, shares: Shares, limit: int
+    waiting: Sequence[Waiting], busy: Mapping[str, int], rounds: Rounds, limit: int
 ) -> list[Turn]:
-    """The tenants, without those that may have nothing more in flight than they have (``busy``)."""
+    """Those that are not paused and may have more in flight than they have (``busy``)."""
     found = []
-    for tenant in tenants:
-        most = shares.most_of.get(tenant, shares.most)
-        room = limit if most is None else min(limit, most - busy.get(tenant, 0))
-        if room > 0 and tenant not in shares.paused_tenants:
-            weight = shares.weights.get(tenant, 1)
-            found.append(Turn(tenant, weight, rounds.start_of(tenant), room))
+    for one in waiting:
+        room = limit if one.most is None else min(limit, one.most - busy.get(one.tenant, 0))
+        if room > 0 and not one.is_paused:
+            found.append(Turn(one.tenant, one.weight, rounds.start_of(one.tenant), room))
     return found
 
 
@@ -127,7 +114,11 @@ WITH RECURSIVE behind AS (
         ORDER BY tenant LIMIT 1) AS next
     WHERE place < 2 * %(tenants)s
 )
-SELECT tenant FROM (SELECT * FROM behind UNION ALL SELECT * FROM before) AS found
+SELECT tenant, coalesce(weight, 1), coalesce(max_running, %(most)s::int), pause.id IS NOT NULL
+FROM (SELECT * FROM behind UNION ALL SELECT * FROM before) AS found
+LEFT JOIN tasks_tenant ON tasks_tenant.name = tenant
+LEFT JOIN tasks_pause AS pause ON pause.kind = 'tenant' AND pause.name = tenant
+    AND (until IS NULL OR until > statement_timestamp())
 ORDER BY place
 """  # noqa: S608  (holds no input)
 
@@ -162,14 +153,16 @@ WITH waiting AS (
 UNLESS_PAUSED = "AND task <> ALL(%(paused_tasks)s::text[])"
 
 
-def chosen(found: Sequence[Turn], limit: int, shares: Shares) -> str:
-    unless_paused = UNLESS_PAUSED if shares.paused_tasks else ""
+def chosen(found: Sequence[Turn], limit: int, paused_tasks: Sequence[str]) -> str:
+    unless_paused = UNLESS_PAUSED if paused_tasks else ""
     numbers = {"tenants": power_of_two(len(found)), "each": rows_of_each(found, limit)}
     return CHOSEN.format(limit=int(limit), unless_paused=unless_paused, **numbers)
 
 
-def parameters(queue: str, lane: str, found: Sequence[Turn], shares: Shares) -> dict[str, Any]:
-    pauses = {"paused_tasks": list(shares.paused_tasks)} if shares.paused_tasks else {}
+def parameters(
+    queue: str, lane: str, found: Sequence[Turn], paused_tasks: Sequence[str]
+) -> dict[str, Any]:
+    pauses = {"paused_tasks": list(paused_tasks)} if paused_tasks else {}
     return {
         "queue": queue,
         "lane": lane,

@@ -12,9 +12,9 @@ from django.db import connection
 from tasks import ledger, turns
 from tasks.enqueue import Item, enqueue, enqueue_many
 from tasks.ledger import NO_KEY, Dispatched, ErrorReport, dispatch
-from tasks.models import Job
+from tasks.models import Job, Pause, Tenant
 from tasks.states import Failure, Hold, State
-from tasks.turns import Rounds, Shares
+from tasks.turns import Rounds, Waiting
 from tests.ledger_tasks import trace
 
 pytestmark = pytest.mark.django_db
@@ -78,12 +78,12 @@ def test_a_round_reaches_every_one_of_many_tenants(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("at_once", [1, 2, 8])
 def test_a_weight_is_a_share_however_few_go_at_once(at_once: int) -> None:
     """Where a limit lets one job go at a time, too, the others get theirs."""
-    rounds, shares = Rounds(), Shares(weights={"b": 3})
+    rounds = Rounds()
+    Tenant.objects.create(name="b", weight=3)
     given("a", jobs=20)
     given("b", jobs=20)
     served = "".join(
-        tenants(dispatch("default", at_once, shares=shares, rounds=rounds))
-        for _ in range(16 // at_once)
+        tenants(dispatch("default", at_once, rounds=rounds)) for _ in range(16 // at_once)
     )
     assert Counter(served) == {"a": 4, "b": 12}
     assert "bbbbb" not in served  # three, and one more where the turns are equal
@@ -92,25 +92,45 @@ def test_a_weight_is_a_share_however_few_go_at_once(at_once: int) -> None:
 def test_who_has_had_its_turn_long_ago_is_forgotten() -> None:
     rounds = Rounds()
     for number in range(1000):
-        rounds.serve([f"t{number}", "often"], Shares(weights={"often": 2}))
+        rounds.serve([f"t{number}", "often"], {f"t{number}": 1, "often": 2})
     assert len(rounds.ends) < 5
 
 
 def test_a_tenant_has_no_more_in_flight_than_it_may() -> None:
     given("a", jobs=20)
     given("b", jobs=20)
-    shares = Shares(most=5, most_of={"b": 2})
-    assert Counter(tenants(dispatch("default", 20, shares=shares))) == {"a": 5, "b": 2}
-    assert dispatch("default", 20, shares=shares) == []
+    Tenant.objects.create(name="b", max_running=2)
+    assert Counter(tenants(dispatch("default", 20, most=5))) == {"a": 5, "b": 2}
+    assert dispatch("default", 20, most=5) == []
+    Tenant.objects.all().delete()
     assert Counter(tenants(dispatch("default", 20))) == {"a": 10, "b": 10}
 
 
 def test_paused_tenants_and_tasks_stay_where_they_are() -> None:
     given("a")
     given("b")
-    assert tenants(dispatch("default", 9, shares=Shares(paused_tenants=["a"]))) == "b"
-    assert dispatch("default", 9, shares=Shares(paused_tasks=[trace.name])) == []
+    Pause.objects.create(kind="tenant", name="a", actor="x")
+    assert tenants(dispatch("default", 9)) == "b"
+    Pause.objects.update(until="2020-01-01T00:00Z")
+    assert dispatch("default", 9, paused_tasks=[trace.name]) == []
     assert tenants(dispatch("default", 9)) == "a"
+
+
+@pytest.mark.parametrize("why_not", ["paused", "at their most"])
+def test_many_who_may_not_do_not_hide_those_behind_them(
+    why_not: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "TENANTS_AT_ONCE", 5)
+    rounds = Rounds(last="a")
+    for number in range(12):
+        given(f"p{number:02}")
+        if why_not == "paused":
+            Pause.objects.create(kind="tenant", name=f"p{number:02}", actor="x")
+        else:
+            Tenant.objects.create(name=f"p{number:02}", max_running=0)
+    given("z")
+    served = [job for _ in range(4) for job in dispatch("default", 9, rounds=rounds)]
+    assert tenants(served) == "z"
 
 
 # --- within a tenant ---------------------------------------------------------------------
@@ -211,12 +231,29 @@ def test_a_replay_runs_at_the_tail_of_its_key() -> None:
     assert claim
     ledger.fail(first, claim.fence, failure=Failure.ERROR, error=ErrorReport.of("E", "e"))
     assert ledger.replay(first, actor="a", reason="again")
-    assert ledger.sweep_keys(NO_KEY, 9)[0] == 1
+    assert ledger.sweep_keys(NO_KEY, 9)[0] == 1  # the second goes
     [job] = dispatch("default", 9)
     assert job.id == second
     end(job)
     ledger.free_keys(5)
     assert ids(dispatch("default", 9)) == [first]
+
+
+def test_a_replay_that_is_alone_in_its_key_goes_at_once() -> None:
+    [only] = given(ordering_key="k")
+    claim = ledger.claim(only, ledger.dispatch_here(only), worker="w", release="", lease_s=15)
+    assert claim
+    ledger.fail(only, claim.fence, failure=Failure.ERROR, error=ErrorReport.of("E", "e"))
+    assert ledger.replay(only, actor="a", reason="again")
+    assert ids(dispatch("default", 9)) == [only]
+
+
+def test_keys_in_which_nobody_waits_are_not_swept() -> None:
+    for number in range(5):
+        given(ordering_key=f"a{number}")
+    given(jobs=2, ordering_key="z")
+    Job.objects.filter(ordering_key="z", hold_reason="").delete()
+    assert ledger.sweep_keys(NO_KEY, 2) == (1, NO_KEY)
 
 
 def test_racers_that_did_not_see_each_other_still_go_one_by_one() -> None:
@@ -268,12 +305,11 @@ def insert_rows(
 
 def pages_read(limit: int = 20) -> int:
     """Pages that the statements of one dispatch touch; nothing is marked."""
-    tenants = ledger.waiting_tenants("default", "", "m")
-    found = turns.turns(tenants, {}, Rounds(), turns.EQUAL, limit)
-    hops = {"queue": "default", "lane": "", "after": "m", "tenants": turns.TENANTS_AT_ONCE}
-    choice = turns.parameters("default", "", found, turns.EQUAL)
-    return pages(turns.TENANTS, hops) + pages(
-        f"{turns.chosen(found, limit, turns.EQUAL)} SELECT * FROM chosen", choice
+    found = turns.turns(ledger.waiting_tenants("default", "", "m"), {}, Rounds(), limit)
+    hops = {"queue": "default", "lane": "", "after": "m", "most": None}
+    choice = turns.parameters("default", "", found, ())
+    return pages(turns.TENANTS, {**hops, "tenants": turns.TENANTS_AT_ONCE}) + pages(
+        f"{turns.chosen(found, limit, ())} SELECT * FROM chosen", choice
     )
 
 
@@ -327,8 +363,10 @@ def test_postgresql_keeps_the_plan_of_a_dispatch(tenants: int) -> None:
 
 
 def test_few_rows_of_each_tenant_are_looked_at() -> None:
-    alone, many = (turns.turns(names, {}, Rounds(), turns.EQUAL, 40) for names in ("a", "abcdefgh"))
+    alone, many, heavy = (
+        turns.turns([Waiting(name, weight) for name in names], {}, Rounds(), 40)
+        for names, weight in (("a", 1), ("abcdefgh", 1), ("abcdefgh", 5))
+    )
     assert turns.rows_of_each(alone, 40) == 40
     assert turns.rows_of_each(many, 40) == 16  # twice its part, and on to a power of two
-    heavy = turns.turns("abcdefgh", {}, Rounds(), Shares(weights={"b": 93}), 40)
-    assert turns.rows_of_each(heavy, 40) == 40
+    assert turns.rows_of_each([*many, *heavy[:1]], 40) == 32
