@@ -100,7 +100,10 @@ def pass_time(seconds: float) -> None:
 
 def test_a_burst_goes_at_once_and_the_rest_at_the_rate() -> None:
     waiting(90)
-    assert len(go()) == 50
+    burst = go()
+    assert len(burst) == 50
+    for job in burst:
+        end(job, "succeeded")
     execute("UPDATE tasks_limit SET tokens = -100, tokens_at = clock_timestamp()")
     pass_time(0.22)
     assert 10 <= len(go()) <= 39
@@ -148,14 +151,33 @@ def test_a_queue_without_downstream_costs_no_statement(
 def test_a_task_with_a_rate_of_its_own_delays_nobody_else_and_keeps_its_rate() -> None:
     enqueue_many(slowly, [{"note": str(n)} for n in range(4)])
     job_row()
-    assert len(go(FREE, "limits.slowly")) == 1
+    [first] = go(FREE, "limits.slowly")
     assert go(FREE, "limits.slowly") == []
     assert len(go(FREE)) == 1
+    end(first, "succeeded")
     pass_time(9.0)
     assert go(FREE, "limits.slowly") == []
     pass_time(1.5)
     assert len(go(FREE, "limits.slowly")) == 1
     assert Limit.objects.get().name == "task:limits.slowly"
+
+
+@pytest.mark.parametrize("lane", ["", "limits.slowly"])
+def test_what_has_a_rate_does_not_pile_up_on_the_broker(lane: str) -> None:
+    """Workers that are busy, or away, would start all of it at once when they come back."""
+    if lane:
+        enqueue_many(slowly, [{"note": str(n)} for n in range(9)])
+    else:
+        waiting(300)
+    queue = FREE if lane else LIMITED
+    burst = 1 if lane else 50
+    assert len(go(queue, lane)) == burst
+    for _ in range(3):
+        pass_time(60.0)
+        assert go(queue, lane) == []
+    ledger.recall([queue.name], 9999)
+    pass_time(60.0)
+    assert len(go(queue, lane)) == burst
 
 
 def test_a_lane_obeys_its_downstream_as_well() -> None:

@@ -21,16 +21,16 @@ from config.celeryconfig import _AMQP_OPTIONS as AMQP_OPTIONS
 from devtools.proxy import FaultyProxy
 from tasks import ledger
 from tasks.dispatch import WINDOW_S, Load, Slots, room
-from tasks.enqueue import Item, enqueue, enqueue_many
+from tasks.enqueue import Enqueued, Item, enqueue, enqueue_many
 from tasks.models import Job, QueueState, Worker
 from tasks.models import Relay as RelayRow
 from tasks.pace import FIRST_OVER_S, SHARED_OVER_S, Pace, tell
-from tasks.relay import Relay
+from tasks.relay import Relay, in_turn
 from tasks.rescue import EXPIRED_FOR_S, take
 from tasks.states import State
 from tasks.topology import Downstream, Queue, Topology
 from tests.broker import BROKERS, Corner, corner_of
-from tests.ledger_tasks import limited, quick, trace
+from tests.ledger_tasks import limited, quick, quick_rate, trace
 from tests.processes import database_url, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -501,6 +501,29 @@ def test_a_publish_that_fails_half_way_gives_all_back_and_what_got_out_is_stale(
 def fresh(broker: Corner) -> list[str]:
     """Without those of the first try, which RabbitMQ has got."""
     return [m["headers"]["id"] for m in broker.messages() if m["headers"]["dispatch_no"] == 2]
+
+
+def test_lanes_and_queues_take_turns_in_the_room_there_is() -> None:
+    lanes = [("a", ""), ("a", "quick"), ("b", "")]
+    assert list(in_turn(lanes, 0)) == [("a", "", 0.5), ("a", "quick", 1.0), ("b", "", 1.0)]
+    assert list(in_turn(lanes, 1)) == [("b", "", 1.0), ("a", "quick", 0.5), ("a", "", 1.0)]
+    assert list(in_turn([], 7)) == []
+
+
+def test_a_lane_that_is_always_full_leaves_room_for_the_others(broker: Corner) -> None:
+    """However high the rate of its task is."""
+    a_worker(capacity=2)
+    enqueue_many(quick_rate, [{"note": "x"}] * 50)
+    [other] = enqueue_many(trace, [Item({"note": "x"}, tenant="b")])
+    with a_relay() as relay:
+        for _ in range(2):
+            relay.run_once()
+            for job_id, number in Job.objects.filter(state=State.DISPATCHED).values_list(
+                "id", "dispatch_no"
+            ):
+                assert ledger.claim(job_id, number, worker="w", release="", lease_s=15)
+    assert isinstance(other, Enqueued)
+    assert Job.objects.get(id=other.job_id).state == State.RUNNING
 
 
 def test_what_relays_dispatch_adds_up_to_one_pace_and_fades() -> None:
