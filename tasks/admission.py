@@ -18,11 +18,11 @@ from uuid import UUID
 import structlog
 from django.db import DatabaseError, OperationalError, connection, transaction
 
-from tasks import accept, ledger, metrics, room
+from tasks import accept, ledger, metrics, pauses, room
 from tasks.accept import Insertion, NewJob
 from tasks.errors import QueueClosed, Rejected
 from tasks.room import Bounds, Look
-from tasks.states import Refusal
+from tasks.states import Pausable, Refusal
 from tasks.topology import Queue
 from tasks.wiring import topology
 
@@ -161,6 +161,9 @@ LOCK_PATIENCE_MS = 20
 def rejection(job: NewJob, look: Look, bounds: Bounds, reason: Refusal) -> Rejected:
     if reason is Refusal.CLOSED:
         return QueueClosed(reason, retry_after=whole_seconds(look.opens_in_s))
+    paused = pauses.on(queue=job.queue, task=job.task, tenant=job.tenant)
+    if paused is not None and (reason is Refusal.TENANT_FULL or paused.kind is Pausable.QUEUE):
+        return Rejected(reason, whole_seconds(paused.left_s))
     if reason is Refusal.TENANT_FULL:
         over = look.tenant_waiting - (bounds.max_per_tenant or 0) + 1
         place, rate = job.tenant, look.rate / max(1, look.tenants)

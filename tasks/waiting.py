@@ -162,6 +162,15 @@ def for_a_limit(job: Job) -> Waiting | None:
     return Waiting(WaitsFor.LIMIT, detail, estimate_s(job))
 
 
+def for_its_tenant(job: Job) -> Waiting | None:
+    rows = fetch("SELECT max_running FROM tasks_tenant WHERE name = %s", [job.tenant])
+    own = rows[0][0] if rows else None
+    most = topology().queue(job.queue).max_running_per_tenant if own is None else own
+    if most is None or ledger.in_flight_of_tenants(job.queue).get(job.tenant, 0) < most:
+        return None
+    return Waiting(WaitsFor.LIMIT, f"No more than {most} jobs of its tenant may be under way.")
+
+
 def for_its_turn(job: Job) -> Waiting:
     return Waiting(WaitsFor.CAPACITY, "Others are before it.", estimate_s(job))
 
@@ -176,7 +185,7 @@ def in_words(rate: Rate) -> str:
 
 REASONS: tuple[Callable[[Job], Waiting | None], ...] = (
     for_a_hold, for_its_time, for_its_order, for_a_pause, for_its_downstream, for_a_worker,
-    for_a_limit,
+    for_a_limit, for_its_tenant,
 )  # fmt: skip
 
 

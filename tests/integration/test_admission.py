@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from tasks import accept, admission, ledger, metrics, room, seats
+from tasks import accept, admission, ledger, metrics, pauses, room, seats
 from tasks.admission import Sampler
 from tasks.enqueue import Enqueued, Item, Refused, enqueue, enqueue_many, uuid7
 from tasks.errors import KeyConflict, QueueClosed, Rejected
 from tasks.models import Job, OperatorAction, Pause, Promise, QueueState, TenantLoad
-from tasks.states import Refusal, State
+from tasks.states import Pausable, Refusal, State
 from tasks.topology import Queue, Topology
 from tests import published_tasks  # noqa: F401  (registers them)
 from tests.callers import api_client
@@ -167,6 +167,20 @@ def test_a_tenant_is_refused_beyond_its_share_and_the_others_are_not(
         assert TenantLoad.objects.get().waiting == 3
     assert refusal(tenant="acme").reason == Refusal.TENANT_FULL
     fill(3, tenant="globex")
+
+
+@pytest.mark.parametrize(("until_s", "told_s"), [(100, 100), (None, 30)])
+@pytest.mark.parametrize("kind", [Pausable.TENANT, Pausable.QUEUE])
+def test_whoever_is_refused_in_a_pause_is_told_its_end_not_the_pace_of_others(
+    bound: Bound, kind: Pausable, until_s: int | None, told_s: int
+) -> None:
+    bound(max_waiting_per_tenant=3)
+    drains(100)
+    fill(3, tenant="acme")
+    until = datetime.now(UTC) + timedelta(seconds=until_s) if until_s else None
+    name = "acme" if kind is Pausable.TENANT else "default"
+    pauses.pause(kind, name, actor="ann", until=until)
+    assert refusal(tenant="acme").retry_after == pytest.approx(told_s, abs=2)
 
 
 def test_held_jobs_take_up_room(bound: Bound) -> None:

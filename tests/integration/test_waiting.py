@@ -11,7 +11,7 @@ from django.db import connection
 from django.test import Client
 
 from tasks import limits, pauses
-from tasks.models import Job, Limit, QueueState, Worker
+from tasks.models import Job, Limit, QueueState, Tenant, Worker
 from tasks.states import TERMINAL, Hold, Pausable, State
 from tasks.topology import Downstream, Queue, Topology
 from tasks.waiting import AHEAD, AHEAD_MAX, Waiting, ahead, parameters_of, waiting_for
@@ -146,6 +146,20 @@ def test_a_full_downstream_is_a_limit() -> None:
     found = why(row(queue="limited"))
     assert found.waits_for == "limit"
     assert found.detail == "All 2 calls that bank may get at once are under way."
+
+
+@pytest.mark.parametrize("whose", ["tenant", "queue"])
+def test_what_its_tenant_may_have_under_way_is_a_limit(whose: str, settings: Any) -> None:
+    if whose == "tenant":
+        Tenant.objects.create(name="acme", max_running=1)
+    else:
+        settings.TASKS_TOPOLOGY = Topology.of([Queue("default", max_running_per_tenant=1)])
+    row(state=State.RUNNING, tenant="acme")
+    pace("default", 10)
+    found = why(row(tenant="acme"))
+    assert (found.waits_for, found.estimate_s) == ("limit", None)
+    assert "No more than 1 jobs of its tenant" in found.detail
+    assert why(row(tenant="globex")).waits_for == "capacity"
 
 
 def test_a_used_up_rate_is_a_limit_and_says_how_long() -> None:
