@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 DIED = "died"  # its connection broke before it said how it ended
+UNAVAILABLE = "Unavailable"  # the witness refused its effect, and the body raised that
 
 
 @dataclass
@@ -33,6 +34,10 @@ class Run:
     @property
     def died(self) -> bool:
         return self.how == DIED
+
+    @property
+    def was_refused(self) -> bool:
+        return self.how == UNAVAILABLE
 
 
 @dataclass(frozen=True)
@@ -169,6 +174,17 @@ def at_once(runs: Iterable[Run]) -> list[tuple[float, int]]:
     for at, change in changes:
         number += change
         found.append((at, number))
+    return found
+
+
+def most_in_a_second(moments: Sequence[float]) -> int:
+    """In any second, wherever it begins."""
+    found, first = 0, 0
+    ordered = sorted(moments)
+    for last, at in enumerate(ordered):
+        while ordered[first] <= at - 1:
+            first += 1
+        found = max(found, last - first + 1)
     return found
 
 
