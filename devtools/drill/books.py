@@ -154,17 +154,14 @@ def seconds_until_next_run(runs: Sequence[Run]) -> list[float]:
     ]
 
 
-def inversions(runs: Iterable[Run], jobs_in_order: Sequence[str]) -> list[tuple[Run, Run]]:
-    """Runs of a job that began before an earlier one of the sequence had ended for good."""
-    of_job = runs_by_job(runs)
-    found = []
-    for number, later in enumerate(jobs_in_order):
-        first = of_job[later][0] if later in of_job else None
-        for earlier in jobs_in_order[:number]:
-            last = of_job[earlier][-1] if earlier in of_job else None
-            if first and last and end_of(last) > first.began:
-                found.append((last, first))
-    return found
+def began_too_early(of_job: Mapping[str, Sequence[Run]], earlier: str, later: str) -> bool:
+    """Whether the later of two jobs began before the earlier one had ended for good.
+
+    ``of_job``: as ``runs_by_job`` has them.
+    """
+    if earlier not in of_job or later not in of_job:
+        return False
+    return end_of(of_job[earlier][-1]) > of_job[later][0].began
 
 
 def at_once(runs: Iterable[Run]) -> list[tuple[float, int]]:
