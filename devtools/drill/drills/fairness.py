@@ -31,33 +31,44 @@ def orders(random: Random, number: int) -> Order:
 def rehearse(scene: Scene) -> None:
     half = min(SUBMITTED, len(scene.orders) // 2)
     equals = [f"equal-{number}" for number in range(OTHERS)]
-    beside_equals = submit(scene, scene.orders[:half], {name: SMALL for name in equals})
-    beside_one = submit(scene, scene.orders[half : 2 * half], {"large": LARGE})
+    beside_equals = submit(scene, scene.orders[:half], equals, SMALL)
+    beside_one = submit(scene, scene.orders[half : 2 * half], ["large"], LARGE)
     scene.wait_until_all_ended()
     books = books_of(scene.witness_url)
     promise_start(scene, books, beside_one)
     promise_latency(scene, books, beside_equals, beside_one)
 
 
-def submit(scene: Scene, ours: Sequence[Order], others: dict[str, int]) -> list[Answer]:
+def submit(scene: Scene, ours: Sequence[Order], others: Sequence[str], number: int) -> list[Answer]:
     """One each second while the others keep every slot busy; then theirs are called off."""
-    for tenant, number in others.items():
-        enqueue_backlog(scene, tenant, number)
+    enqueue_backlog(scene, others, number)
     before = len(scene.answers)
     with scene.traffic(ours):
         pass
+    promise_competition(scene, others)
     for tenant in others:
         scene.stack.manage("cancel", "--tenant", tenant, "--reason", "the half is over")
     return scene.answers[before:]
 
 
-def enqueue_backlog(scene: Scene, tenant: str, number: int) -> None:
+def enqueue_backlog(scene: Scene, tenants: Sequence[str], number: int) -> None:
+    """All at once: whoever came first would be done before the last one came."""
     subprocess.run(
-        [sys.executable, "-m", "devtools.drilled.backlog", tenant, str(number), str(SECONDS)],
+        [sys.executable, "-m", "devtools.drilled.backlog", str(number), str(SECONDS), *tenants],
         cwd=ROOT,
         env=scene.stack.env,
         timeout=BACKLOG_WITHIN_S,
         check=True,
+    )
+
+
+def promise_competition(scene: Scene, others: Sequence[str]) -> None:
+    waiting = "state = 'queued' AND tenant = %s"
+    wanting = sum(scene.count_jobs(waiting, tenant) > 0 for tenant in others)
+    scene.promise(
+        f"{len(others)} other tenants compete to the end of their half",
+        wanting == len(others),
+        f"{wanting} did",
     )
 
 
