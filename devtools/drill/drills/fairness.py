@@ -66,9 +66,9 @@ def promise_competition(scene: Scene, others: Sequence[str]) -> None:
     waiting = "state = 'queued' AND tenant = %s"
     wanting = sum(scene.count_jobs(waiting, tenant) > 0 for tenant in others)
     scene.promise(
-        f"{len(others)} other tenants compete to the end of their half",
+        "each other tenant has jobs waiting to the end of its half",
         wanting == len(others),
-        f"{wanting} did",
+        f"{wanting} of {len(others)} have",
     )
 
 
