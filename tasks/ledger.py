@@ -145,6 +145,8 @@ def dispatch(
     busy = in_flight_of_tenants(queue) if shares.has_bounds else {}
     found = turns.turns(tenants, busy, rounds, shares, limit)
     if not found:
+        # Whoever was looked at has all that it may have; those behind must not wait for it.
+        rounds.last = tenants[-1] if tenants else rounds.last
         return []
     rows = fetch(
         # By array, so that no statistics ever make the planner read the whole table.
