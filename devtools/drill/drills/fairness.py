@@ -10,7 +10,7 @@ from devtools.child import ROOT
 from devtools.drill.books import Books
 from devtools.drill.drill import Drill, order
 from devtools.drill.evidence import percentile
-from devtools.drill.scene import Scene
+from devtools.drill.scene import QUEUE, TENANT, Scene
 from devtools.drill.traffic import Answer, Order
 from devtools.drill.witness import books_of
 
@@ -22,6 +22,7 @@ SLOTS = 6
 WITHIN_DISPATCHES = 10 + 2 * SLOTS
 WORSE_AT_MOST = 1.25
 BACKLOG_WITHIN_S = 300
+OURS_UNFINISHED = "finished_at IS NULL AND tenant = %s"
 
 
 def orders(random: Random, number: int) -> Order:
@@ -46,8 +47,10 @@ def submit(scene: Scene, ours: Sequence[Order], others: Sequence[str], number: i
     with scene.traffic(ours):
         pass
     promise_competition(scene, others)
-    for tenant in others:
-        scene.stack.manage("cancel", "--tenant", tenant, "--reason", "the half is over")
+    scene.wait_until(
+        lambda: not scene.count_jobs(OURS_UNFINISHED, TENANT), "ours are done", within_s=60
+    )
+    scene.stack.manage("cancel", "--queue", QUEUE, "--reason", "the half is over")
     return scene.answers[before:]
 
 
