@@ -104,15 +104,18 @@ WITH RECURSIVE behind AS (
         SELECT tenant FROM tasks_job
         WHERE {DUE_HERE} AND tenant > behind.tenant ORDER BY tenant LIMIT 1) AS next
     WHERE place < %(tenants)s
+), lacking AS MATERIALIZED (
+    SELECT %(tenants)s - count(*) AS tenants FROM behind
 ), before AS (
     (SELECT tenant, %(tenants)s + 1 AS place FROM tasks_job
-     WHERE {DUE_HERE} AND tenant <= %(after)s ORDER BY tenant LIMIT 1)
+     WHERE {DUE_HERE} AND tenant <= %(after)s AND (SELECT tenants FROM lacking) > 0
+     ORDER BY tenant LIMIT 1)
     UNION ALL
     SELECT next.tenant, place + 1 FROM before, LATERAL (
         SELECT tenant FROM tasks_job
         WHERE {DUE_HERE} AND tenant > before.tenant AND tenant <= %(after)s
         ORDER BY tenant LIMIT 1) AS next
-    WHERE place < 2 * %(tenants)s
+    WHERE place < %(tenants)s + (SELECT tenants FROM lacking)
 )
 SELECT tenant, coalesce(weight, 1), coalesce(max_running, %(most)s::int), pause.id IS NOT NULL
 FROM (SELECT * FROM behind UNION ALL SELECT * FROM before) AS found

@@ -29,6 +29,16 @@ def metered(number: int) -> None:
     ask(number)
 
 
+@shared_task(base=LedgerTask, name="c.six_a_minute", rate_limit="6/m")
+def six_a_minute(number: int) -> None:
+    ask(number)
+
+
+@shared_task(base=LedgerTask, name="c.as_often_as_it_likes")
+def as_often_as_it_likes(number: int) -> None:
+    ask(number)
+
+
 def ask(number: int) -> None:
     url = f"{os.environ['STUB_URL']}/{number}"
     try:

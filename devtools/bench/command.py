@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from devtools.bench import dispatch
 from devtools.bench.measures import MEASURES, measure
 from devtools.bench.report import Sample, as_json, lines, table
 from devtools.bench.systems import NAMES, PROCESSES, Bench
@@ -34,12 +35,17 @@ def main(argv: Sequence[str]) -> int:
     console.print("Starting PostgreSQL and Redis ...")
     samples: list[Sample] = []
     with Stack(workers=(), relays=0, web=False, environment=ENVIRONMENT) as stack:
-        for sample in run(Bench.on(stack), given):
+        for sample in run(stack, given):
             samples.append(sample)
             console.print(told(sample))
-    console.print(table(lines(samples), given.rounds))
+    if given.only == dispatch.NAME:
+        console.print(dispatch.table(samples, given.rounds, given.rows))
+        written = dispatch.as_json(samples, about(given), given.rows)
+    else:
+        console.print(table(lines(samples), given.rounds))
+        written = as_json(samples, about(given))
     if given.json:
-        given.json.write_text(json.dumps(as_json(samples, about(given)), indent=1) + "\n")
+        given.json.write_text(json.dumps(written, indent=1) + "\n")
     return 0
 
 
@@ -52,13 +58,25 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--jobs", type=int, default=2000, metavar="N", help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3, metavar="R")
-    parser.add_argument("--only", choices=list(MEASURES), metavar="NAME", help=", ".join(MEASURES))
+    names = [*MEASURES, dispatch.NAME]
+    parser.add_argument("--only", choices=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=dispatch.ROWS,
+        metavar="N",
+        help=f"in the table, of {dispatch.NAME}: measured only when it is named",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample, too")
     return parser.parse_args(argv)
 
 
-def run(bench: Bench, given: argparse.Namespace) -> Iterator[Sample]:
+def run(stack: Stack, given: argparse.Namespace) -> Iterator[Sample]:
     """A B A B: what disturbs the machine disturbs both."""
+    if given.only == dispatch.NAME:
+        yield from dispatch.run(stack, given.rounds, given.rows)
+        return
+    bench = Bench.on(stack)
     for number in range(1, given.rounds + 1):
         for name in [given.only] if given.only else MEASURES:
             for system in NAMES:

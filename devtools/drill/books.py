@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 DIED = "died"  # its connection broke before it said how it ended
+UNAVAILABLE = "Unavailable"  # the witness refused its effect, and the body raised that
 
 
 @dataclass
@@ -33,6 +34,10 @@ class Run:
     @property
     def died(self) -> bool:
         return self.how == DIED
+
+    @property
+    def was_refused(self) -> bool:
+        return self.how == UNAVAILABLE
 
 
 @dataclass(frozen=True)
@@ -149,17 +154,14 @@ def seconds_until_next_run(runs: Sequence[Run]) -> list[float]:
     ]
 
 
-def inversions(runs: Iterable[Run], jobs_in_order: Sequence[str]) -> list[tuple[Run, Run]]:
-    """Runs of a job that began before an earlier one of the sequence had ended for good."""
-    of_job = runs_by_job(runs)
-    found = []
-    for number, later in enumerate(jobs_in_order):
-        first = of_job[later][0] if later in of_job else None
-        for earlier in jobs_in_order[:number]:
-            last = of_job[earlier][-1] if earlier in of_job else None
-            if first and last and end_of(last) > first.began:
-                found.append((last, first))
-    return found
+def began_too_early(of_job: Mapping[str, Sequence[Run]], earlier: str, later: str) -> bool:
+    """Whether the later of two jobs began before the earlier one had ended for good.
+
+    ``of_job``: as ``runs_by_job`` has them.
+    """
+    if earlier not in of_job or later not in of_job:
+        return False
+    return end_of(of_job[earlier][-1]) > of_job[later][0].began
 
 
 def at_once(runs: Iterable[Run]) -> list[tuple[float, int]]:
@@ -169,6 +171,17 @@ def at_once(runs: Iterable[Run]) -> list[tuple[float, int]]:
     for at, change in changes:
         number += change
         found.append((at, number))
+    return found
+
+
+def most_in_a_second(moments: Sequence[float]) -> int:
+    """In any second, wherever it begins."""
+    found, first = 0, 0
+    ordered = sorted(moments)
+    for last, at in enumerate(ordered):
+        while ordered[first] <= at - 1:
+            first += 1
+        found = max(found, last - first + 1)
     return found
 
 

@@ -15,6 +15,7 @@ from devtools.drill.drills import (
     limit,
     oom_child,
     ordering,
+    outage,
     poison,
     redis_lost_message,
     relay_killed,
@@ -48,5 +49,6 @@ DRILLS = {
         ordering,
         fairness,
         cancel,
+        outage,
     )
 }

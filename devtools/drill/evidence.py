@@ -256,10 +256,12 @@ def unexplained_deaths(seen: Evidence) -> Iterator[Difference]:
 
 
 def attempts_spent(seen: Evidence) -> Iterator[Difference]:
-    """No body here fails: what a fault costs must not be counted as an attempt."""
+    """What a fault costs must not be counted as an attempt, but for a call that was refused."""
+    refused = Counter(run.job for run in seen.books.runs if run.was_refused)
     for job in seen.jobs:
-        if job.attempts > 1:
-            yield Difference("attempts spent", job.id, f"{job.attempts} attempts", "")
+        if job.attempts > 1 + refused[job.id]:
+            told = f"{refused[job.id]} calls refused"
+            yield Difference("attempts spent", job.id, f"{job.attempts} attempts", told)
 
 
 def broken_promises(seen: Evidence) -> Iterator[Difference]:

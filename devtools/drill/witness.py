@@ -4,15 +4,18 @@
 
 A run tells it that it begins, what it does to the world and how it ends, all over one TCP
 connection. When the connection breaks before the end, the kernel has closed it: the process
-is dead, and the run ended at that moment. ``GET /books`` is everything it saw.
+is dead, and the run ended at that moment. ``GET /books`` is everything it saw. ``POST /outage``
+makes each effect slow, then refused, until it is told otherwise.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import socket
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +30,8 @@ from devtools.supervisor import Supervisor
 
 READY_WITHIN_S = 20.0
 ANSWERS_WITHIN_S = 30.0
+# What a call takes in an outage. Calls of one length would come back in waves.
+SLOW_S = (0.5, 1.5)
 
 
 class Ear(BaseHTTPRequestHandler):
@@ -54,8 +59,14 @@ class Ear(BaseHTTPRequestHandler):
         if self.path == "/begin":
             self.run = books.begin(**told)
             self.answer(201, {"run": self.run.number})
+        elif self.path == "/outage":
+            self.server.is_out = told["is_out"]
+            self.answer(200, {})
         elif self.run is None:
             self.answer(409, {"reason": "no run has begun on this connection"})
+        elif self.path == "/effect" and self.server.is_out:
+            time.sleep(random.uniform(*SLOW_S))
+            self.answer(503, {"new": False})
         elif self.path == "/effect":
             is_new = books.effect(self.run, self.headers.get("Idempotency-Key", ""))
             self.answer(201 if is_new else 200, {"new": is_new})
@@ -78,6 +89,7 @@ class Witness(ThreadingHTTPServer):
     def __init__(self, port: int, books: Books) -> None:
         super().__init__((LOOPBACK, port), Ear)
         self.books = books
+        self.is_out = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A process that dies in the middle of a word is what this is for."""
@@ -108,6 +120,11 @@ def witness() -> Iterator[str]:
 def books_of(url: str) -> Books:
     with urllib.request.urlopen(f"{url}/books", timeout=ANSWERS_WITHIN_S) as answer:
         return Books.of(json.load(answer))
+
+
+def set_outage(url: str, is_out: bool) -> None:
+    body = json.dumps({"is_out": is_out}).encode()
+    urllib.request.urlopen(f"{url}/outage", body, timeout=ANSWERS_WITHIN_S).close()
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""``python -m devtools.drilled.backlog TENANT NUMBER SECONDS``: jobs that a tenant has waiting."""
+"""``python -m devtools.drilled.backlog NUMBER SECONDS TENANT...``: jobs that each has waiting."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ def main() -> None:
     from devtools.drilled.tasks import bare
     from tasks.enqueue import Item, enqueue_many
 
-    tenant, number, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-    items = (Item({"number": n, "seconds": seconds}, tenant=tenant) for n in range(number))
-    enqueue_many(bare, items)
+    number, seconds, tenants = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
+    enqueue_many(
+        bare,
+        (
+            Item({"number": n, "seconds": seconds}, tenant=tenant)
+            for n in range(number)
+            for tenant in tenants
+        ),
+    )
 
 
 if __name__ == "__main__":

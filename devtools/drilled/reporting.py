@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http
 import http.client
 import json
 import os
@@ -15,6 +16,10 @@ from celery import current_task
 from tasks.run import current_run
 
 WITHIN_S = 30.0
+
+
+class Unavailable(Exception):
+    """The witness does what it is told to do in an outage: nothing, slowly."""
 
 
 class Report:
@@ -37,7 +42,10 @@ class Report:
         )
 
     def effect(self, key: str = "") -> bool:
-        """With a ``key`` the witness does it once, as a payment provider would."""
+        """With a ``key`` the witness does it once, as a payment provider would.
+
+        Raises Unavailable in an outage.
+        """
         return bool(self._tell("/effect", headers={"Idempotency-Key": key} if key else {})["new"])
 
     def end(self, how: str) -> None:
@@ -46,7 +54,11 @@ class Report:
 
     def _tell(self, path: str, headers: dict[str, str] | None = None, **what: Any) -> Any:
         self._connection.request("POST", path, json.dumps(what), headers or {})
-        return json.load(self._connection.getresponse())
+        response = self._connection.getresponse()
+        answer = json.load(response)
+        if response.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
+            raise Unavailable
+        return answer
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import time
 
 from celery import shared_task
 
-from devtools.drilled.reporting import reporting
+from devtools.drilled.reporting import Unavailable, reporting
 from devtools.drilled.settings import DRILL
 from tasks.run import current_run
 from tasks.task import LedgerTask
@@ -60,6 +60,17 @@ def checkpointed(number: int, parts: int, seconds: float) -> None:
             time.sleep(seconds / parts)
             run.checkpoint(part + 1)
         run.step("effect", lambda: report.effect(run.downstream_key("effect")))
+
+
+@shared_task(
+    base=LedgerTask, queue=DRILL.name, api=True, autoretry_for=(Unavailable,), retry_backoff=1,
+    retry_backoff_max=4, max_retries=50,
+)  # fmt: skip
+def calling(number: int, seconds: float) -> None:
+    """Tries again, later and later, when the other side is unavailable."""
+    with reporting() as report:
+        time.sleep(seconds)
+        report.effect(current_run().downstream_key("effect"))
 
 
 @shared_task(base=LedgerTask, queue=DRILL.name, api=True)

@@ -38,6 +38,7 @@ PLAYED_LONG = {
     "database-restart": 100,
     "clock-jump": 120,
     "ordering": 150,
+    "outage": 160,
 }
 # They measure shares of time and the slowest of a hundred: few jobs show nothing.
 NOT_SMALL = {"limit", "fairness"}

@@ -9,11 +9,11 @@ from itertools import pairwise
 import pytest
 
 from tasks import limits, pauses
-from tasks.enqueue import enqueue_many
+from tasks.enqueue import enqueue, enqueue_many
 from tasks.models import Attempt, Job, Limit
 from tasks.states import Pausable, State
 from tests.broker import Corner, execute
-from tests.calling_tasks import call, metered
+from tests.calling_tasks import as_often_as_it_likes, call, metered, six_a_minute
 from tests.processes import relay, wait_until, worker
 from tests.short_breaker import BANK, BREAKER
 from tests.stub import Stub, stub
@@ -138,6 +138,24 @@ def test_a_rate_holds_over_two_relays_and_is_used(corner: Corner, bank: Stub) ->
     for number, made in enumerate(calls, 1):
         assert number <= 2 + 20 * (made.began_at - began_at)
     assert calls[-1].began_at - calls[0].began_at < 2 * len(calls) / 20
+
+
+def test_a_task_with_a_rate_does_not_delay_another_of_its_queue_and_keeps_its_rate(
+    corner: Corner, bank: Stub
+) -> None:
+    """One process for both: where the worker itself held them back, all would wait behind four."""
+    env = site(corner, bank)
+    with relay(env=env), worker("default", *TASKS, "-c", "1", env=env):
+        began_at = time.time()
+        enqueue_many(six_a_minute, [{"number": n} for n in range(4)])
+        enqueue(as_often_as_it_likes, {"number": 99})
+        wait_until(lambda: len(bank.calls) == 3, within_s=15, what="the second limited one")
+    calls = bank.between(0, time.time())
+    assert [c.path for c in calls] in (["/0", "/99", "/1"], ["/99", "/0", "/1"])
+    began = {c.path: c.began_at for c in calls}
+    assert began["/99"] - began_at < 2
+    assert began["/0"] - began_at < 2
+    assert 9.5 < began["/1"] - began["/0"] < 12
 
 
 def test_a_queue_paused_in_the_middle_of_its_work_stands_still_and_goes_on(

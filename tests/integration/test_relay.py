@@ -19,7 +19,7 @@ from django.db.models.functions import Now
 
 from config.celeryconfig import _AMQP_OPTIONS as AMQP_OPTIONS
 from devtools.proxy import FaultyProxy
-from tasks import ledger
+from tasks import ledger, turns
 from tasks.dispatch import WINDOW_S, Load, Slots, room
 from tasks.enqueue import Enqueued, Item, enqueue, enqueue_many
 from tasks.models import Job, QueueState, Worker
@@ -129,6 +129,23 @@ def test_short_jobs_may_fill_a_quarter_of_a_second_and_long_ones_two_per_slot() 
     queue, slots = Queue("default"), Slots(4, 4)
     assert room(queue, slots, Load(), 0, per_s=400.0) == 100
     assert room(queue, slots, Load(), 0, per_s=4.0) == 8
+
+
+def test_tenants_at_their_cap_do_not_hide_those_behind_them(
+    broker: Corner, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass looks at three tenants, and the first three have all that they may have."""
+    settings.TASKS_TOPOLOGY = Topology.of([Queue("default", max_running_per_tenant=1)])
+    monkeypatch.setattr(turns, "TENANTS_AT_ONCE", 3)
+    a_worker()
+    with a_relay() as relay:
+        relay.slots = {"default": Slots(100, 100)}
+        for tenant in "abcefg":
+            enqueue_many(trace, [Item({"note": n}, tenant=tenant) for n in "xy"])
+        assert [relay.dispatch("default", "") for _ in range(2)] == [3, 3]
+        enqueue(trace, {"note": "x"}, tenant="d")
+        assert sum(relay.dispatch("default", "") for _ in range(2)) == 1
+    assert Job.objects.filter(tenant="d", state=State.DISPATCHED).count() == 1
 
 
 def test_a_nearly_full_window_is_not_refilled_job_by_job() -> None:

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from devtools.drill.books import Books, Effect, Run, overlaps, second_effects
+from dataclasses import replace
+
+from devtools.drill.books import (
+    Books,
+    Effect,
+    Run,
+    began_too_early,
+    most_in_a_second,
+    overlaps,
+    runs_by_job,
+    second_effects,
+)
 from devtools.drill.evidence import Evidence, Freeze, JobRow, Kill, differences
 from devtools.drill.traffic import Answer, Order
 
@@ -150,3 +161,24 @@ def test_the_books_refuse_a_key_that_they_know() -> None:
     assert not books.effect(first, "k")
     assert (len(books.effects), books.repeats) == (1, 1)
     assert Books.of(books.page()).effects == books.effects
+
+
+def test_only_a_call_that_was_refused_may_cost_an_attempt() -> None:
+    refused, done = run(0, 1, 2, "Unavailable"), run(1, 3, 4)
+    effects = ((1, ""),)
+    assert kinds_of(evidence(refused, done, effects=effects, attempts=2)) == []
+    assert kinds_of(evidence(refused, done, effects=effects, attempts=3)) == ["attempts spent"]
+
+
+def test_the_busiest_second_may_begin_anywhere() -> None:
+    assert most_in_a_second([]) == 0
+    assert most_in_a_second([0.0, 0.9, 1.1, 1.5, 1.85, 3.0]) == 4
+    assert most_in_a_second([0.0, 1.0, 2.0]) == 1
+
+
+def test_a_job_that_begins_before_the_last_run_of_the_one_before_has_ended_is_too_early() -> None:
+    died, again, other = run(0, 1, 2, "died"), run(1, 5, 6), replace(run(2, 3, 4), job="other")
+    of_job = runs_by_job([died, again, other])
+    assert began_too_early(of_job, JOB, "other")
+    assert not began_too_early(runs_by_job([died, other]), JOB, "other")
+    assert not began_too_early(runs_by_job([other, again]), "other", JOB)

@@ -10,7 +10,7 @@ from devtools.child import ROOT
 from devtools.drill.books import Books
 from devtools.drill.drill import Drill, order
 from devtools.drill.evidence import percentile
-from devtools.drill.scene import Scene
+from devtools.drill.scene import QUEUE, TENANT, Scene
 from devtools.drill.traffic import Answer, Order
 from devtools.drill.witness import books_of
 
@@ -22,6 +22,7 @@ SLOTS = 6
 WITHIN_DISPATCHES = 10 + 2 * SLOTS
 WORSE_AT_MOST = 1.25
 BACKLOG_WITHIN_S = 300
+OURS_UNFINISHED = "finished_at IS NULL AND tenant = %s"
 
 
 def orders(random: Random, number: int) -> Order:
@@ -31,33 +32,46 @@ def orders(random: Random, number: int) -> Order:
 def rehearse(scene: Scene) -> None:
     half = min(SUBMITTED, len(scene.orders) // 2)
     equals = [f"equal-{number}" for number in range(OTHERS)]
-    beside_equals = submit(scene, scene.orders[:half], {name: SMALL for name in equals})
-    beside_one = submit(scene, scene.orders[half : 2 * half], {"large": LARGE})
+    beside_equals = submit(scene, scene.orders[:half], equals, SMALL)
+    beside_one = submit(scene, scene.orders[half : 2 * half], ["large"], LARGE)
     scene.wait_until_all_ended()
     books = books_of(scene.witness_url)
     promise_start(scene, books, beside_one)
     promise_latency(scene, books, beside_equals, beside_one)
 
 
-def submit(scene: Scene, ours: Sequence[Order], others: dict[str, int]) -> list[Answer]:
+def submit(scene: Scene, ours: Sequence[Order], others: Sequence[str], number: int) -> list[Answer]:
     """One each second while the others keep every slot busy; then theirs are called off."""
-    for tenant, number in others.items():
-        enqueue_backlog(scene, tenant, number)
+    enqueue_backlog(scene, others, number)
     before = len(scene.answers)
     with scene.traffic(ours):
         pass
-    for tenant in others:
-        scene.stack.manage("cancel", "--tenant", tenant, "--reason", "the half is over")
+    promise_competition(scene, others)
+    scene.wait_until(
+        lambda: not scene.count_jobs(OURS_UNFINISHED, TENANT), "ours are done", within_s=60
+    )
+    scene.stack.manage("cancel", "--queue", QUEUE, "--reason", "the half is over")
     return scene.answers[before:]
 
 
-def enqueue_backlog(scene: Scene, tenant: str, number: int) -> None:
+def enqueue_backlog(scene: Scene, tenants: Sequence[str], number: int) -> None:
+    """All at once: whoever came first would be done before the last one came."""
     subprocess.run(
-        [sys.executable, "-m", "devtools.drilled.backlog", tenant, str(number), str(SECONDS)],
+        [sys.executable, "-m", "devtools.drilled.backlog", str(number), str(SECONDS), *tenants],
         cwd=ROOT,
         env=scene.stack.env,
         timeout=BACKLOG_WITHIN_S,
         check=True,
+    )
+
+
+def promise_competition(scene: Scene, others: Sequence[str]) -> None:
+    waiting = "state = 'queued' AND tenant = %s"
+    wanting = sum(scene.count_jobs(waiting, tenant) > 0 for tenant in others)
+    scene.promise(
+        "each other tenant has jobs waiting to the end of its half",
+        wanting == len(others),
+        f"{wanting} of {len(others)} have",
     )
 
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from random import Random
 
-from devtools.drill.books import inversions
+from devtools.drill.books import began_too_early, runs_by_job
 from devtools.drill.drill import Drill, order, ordinary
 from devtools.drill.scene import Scene
 from devtools.drill.traffic import Answer, Order
@@ -40,7 +40,7 @@ def kill_relay(scene: Scene) -> None:
 
 def promise_order(scene: Scene) -> None:
     """Who was answered before another one asked is first."""
-    runs = books_of(scene.witness_url).runs
+    of_job = runs_by_job(books_of(scene.witness_url).runs)
     of_key: defaultdict[str, list[Answer]] = defaultdict(list)
     for answer in sorted(scene.answers, key=lambda answer: answer.asked_at):
         of_key[answer.order.options["ordering_key"]].append(answer)
@@ -51,7 +51,7 @@ def promise_order(scene: Scene) -> None:
         for earlier in answers[:number]
         if earlier.answered_at < later.asked_at
     ]
-    turned = sum(bool(inversions(runs, [a.job_id, b.job_id])) for a, b in pairs)
+    turned = sum(began_too_early(of_job, a.job_id, b.job_id) for a, b in pairs)
     scene.promise(
         "of an ordering key one job runs after the other",
         not turned,
