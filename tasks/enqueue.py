@@ -321,7 +321,7 @@ def insert_or_find(task: Any, item: Item, job: NewJob) -> Enqueued:
         return repeat(job, item, owner)
     if item.job_id is not None and acceptance.owners_of([job]):
         raise InvalidPayload("is taken; let the id be made", path="task_id")
-    raise Rejected(Refusal.CONTENDED)
+    raise Rejected(Refusal.CONTENDED, queue=job.queue)
 
 
 def created(job: NewJob) -> Enqueued:
