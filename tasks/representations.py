@@ -171,6 +171,7 @@ class JobDetail(JobSummary):
             idempotency_key=job.idempotency_key,
             key_expires_at=key_expires_at(job.queue, job.finished_at) if keeps_key else None,
             payload=shown_payload(job),
+    waiting_behind: UUID | None = Field(description="The job that must end first, if it is one.")
             progress=job.progress,
             result=job.result,
             result_note=job.result_note or None,
@@ -192,6 +193,7 @@ class OutputOut(BaseModel):
 class OutputPage(BaseModel):
     outputs: list[OutputOut]
     next: int | None = Field(description="The `after` of the next page; null at the end for now.")
+            waiting_behind=waiting.behind if waiting else None,
     state: State = Field(description="Read before the outputs: terminal and no next is the end.")
 
 
