@@ -64,6 +64,8 @@ from tasks.representations import (
 )
 from tasks.states import Action, Pausable, State
 from tasks.strict_json import parse
+from tasks.signature import signature_of
+from tasks.spelling import doubt
 from tasks.waiting import waiting_for
 
 PAGE_SIZE = 50
@@ -401,7 +403,7 @@ def pause(request: HttpRequest, wish: NewPause) -> Status[PauseOut]:
     found = pauses.find(wish.kind, wish.name)
     if found is None:
         raise not_found("It has ended already.")
-    return Status(201 if is_new else 200, PauseOut.of(found))
+    return Status(201 if is_new else 200, PauseOut.of(found, doubt(wish.kind, wish.name)))
 
 
 @api.delete("/pauses", response={204: None, **refusals(404, 422)}, summary="Resume")
@@ -418,7 +420,11 @@ def caller_who_may_pause(request: HttpRequest, kind: Pausable, name: str) -> Cal
     """A queue and a task are everybody's; a client of one tenant may pause that one."""
     caller = caller_with(request, Scope.OPERATE)
     if not (caller.every_tenant or (kind == Pausable.TENANT and name == caller.tenant)):
-        raise Problem(FORBIDDEN, "You may pause and resume your own tenant only.")
+        raise Problem(
+            FORBIDDEN,
+            "You may pause and resume your own tenant only. Queues and tasks are everybody's:"
+            " they need an API client of every tenant, or a person who operates.",
+        )
     return caller
 
 

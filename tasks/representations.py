@@ -331,9 +331,9 @@ class PauseOut(BaseModel):
     until: datetime | None
 
     @classmethod
-    def of(cls, paused: Paused) -> PauseOut:
-        shown = {name: getattr(paused, name) for name in cls.model_fields}
-        return cls(**shown)
+    def of(cls, paused: Paused, warning: str | None = None) -> PauseOut:
+        shown = {name: getattr(paused, name) for name in cls.model_fields if name != "warning"}
+        return cls(**shown, warning=warning)
 
 
 class ProblemOut(BaseModel):
@@ -359,6 +359,7 @@ DETAIL_FIELDS = (
 
 
 def summary(job: Job) -> dict[str, Any]:
+    warning: str | None = Field(None, description="Nobody knows this name; of a new pause only.")
     shown = {name: getattr(job, name) for name in SUMMARY_FIELDS}
     return {**shown, "failure": job.failure or None}
 
