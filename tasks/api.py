@@ -14,7 +14,7 @@ from ninja.parser import Parser
 
 from tasks import fleet, ledger, operate, pauses
 from tasks.clients import AUTHENTICATION, Caller, Scope, caller_with
-from tasks.enqueue import Enqueued, Item, accept, resolve
+from tasks.enqueue import Enqueued, Item, accept, needs_key, resolve
 from tasks.errors import InvalidKey, InvalidPayload, UnknownTask
 from tasks.keys import check_key
 from tasks.ledger import Selection
@@ -40,6 +40,7 @@ from tasks.problems import (
     not_found,
 )
 from tasks.queues import breakers, limit_states, queue_loads
+from tasks.registry import ledger_tasks
 from tasks.representations import (
     DETAIL_FIELDS,
     SUMMARY_FIELDS,
@@ -59,13 +60,14 @@ from tasks.representations import (
     ProblemOut,
     QueueOut,
     Reason,
+    TaskOut,
     WorkerDetail,
     WorkerOut,
 )
-from tasks.states import Action, Pausable, State
-from tasks.strict_json import parse
 from tasks.signature import signature_of
 from tasks.spelling import doubt
+from tasks.states import Action, Pausable, State
+from tasks.strict_json import parse
 from tasks.waiting import waiting_for
 
 PAGE_SIZE = 50
@@ -146,7 +148,7 @@ def accept_for(caller: Caller, job: NewJob, key: str | None, *, wait_s: float = 
     task = task_for(caller, job.task)
     if key is not None:
         check_key(key)
-    elif not (task.key or task.dedupe_window):
+    elif needs_key(task):
         raise Problem(INVALID_KEY, "This task needs an Idempotency-Key header.")
     item = Item(
         job.payload,
@@ -179,6 +181,23 @@ def in_the_body(error: InvalidPayload) -> InvalidPayload:
     return InvalidPayload(
         error.message, path=f"$.{inside}", malformed=error.malformed, too_large=error.too_large
     )
+
+
+@api.get("/tasks", response={200: list[TaskOut], **refusals()}, summary="List the tasks")
+def list_tasks(request: HttpRequest) -> list[TaskOut]:
+    """Those that you may enqueue, by name, each with the JSON Schema of its payload."""
+    caller = caller_with(request, Scope.ENQUEUE)
+    offered = (task for task in ledger_tasks().values() if task.api or caller.every_task)
+    described = ((task, schema_of(task)) for task in offered)
+    return [TaskOut.of(task, schema) for task, schema in described if schema is not None]
+
+
+def schema_of(task: Any) -> dict[str, Any] | None:
+    """None: its parameters cannot be told by name, so nobody can enqueue it."""
+    try:
+        return signature_of(task).schema()
+    except InvalidPayload:
+        return None
 
 
 # --- cancel many -------------------------------------------------------------------------
