@@ -72,6 +72,7 @@ def checks() -> list[Check]:
         Check("migrations", (python, "manage.py", "makemigrations", "--check", "--dry-run")),
         Check("django", (python, "manage.py", "check")),
         Check("topology", (python, "-m", "devtools", "topology", "--check")),
+        Check("modules", (python, "-m", "devtools.module_map", "--check"), "docs/modules.md"),
         Check("manifests", (python, "-m", "devtools.manifests"), "compose, Kubernetes, alerts"),
     ]
 

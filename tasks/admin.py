@@ -24,6 +24,7 @@ from tasks.job_display import BLANK, badge
 from tasks.models import ApiClient, Job, Limit, ParkedMessage, Pause, Relay, Tenant, Worker
 from tasks.read_only_admin import ReadOnlyAdmin
 from tasks.registry import task_of
+from tasks.spelling import doubt
 from tasks.states import Pausable
 
 admin.site.register(Job, job_admin.JobAdmin)
@@ -200,6 +201,9 @@ class PauseAdmin(OperatorAdmin):
             until=obj.until, closed=obj.closed,
         )  # fmt: skip
         obj.pk = Pause.objects.only("pk").get(kind=kind, name=obj.name).pk
+        odd = doubt(kind, obj.name)
+        if odd:
+            self.message_user(request, f"{odd} It is paused all the same.", messages.WARNING)
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         pauses.resume(Pausable(obj.kind), obj.name, actor=request.user.get_username())
@@ -263,9 +267,10 @@ class ApiClientAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # generic for
     """A new client's token is shown in the answer to the form and nowhere else, ever."""
 
     list_display = (
-        "name", "tenant", "in_use", "may_enqueue", "may_read", "may_operate", show.created,
+        "name", "tenant", "every_tenant", "in_use", "may_enqueue", "may_read", "may_operate",
+        show.created,
     )  # fmt: skip
-    fields = ("name", "tenant", "may_enqueue", "may_read", "may_operate")
+    fields = ("name", "tenant", "every_tenant", "may_enqueue", "may_read", "may_operate")
     ordering = ("name",)
     actions = ("revoke",)
 
@@ -290,7 +295,9 @@ class ApiClientAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # generic for
         if change:
             return super().save_model(request, obj, form, change)
         scopes = {scope for scope in Scope if form.cleaned_data[f"may_{scope}"]}
-        obj.token = create_client(obj.name, tenant=obj.tenant, scopes=scopes)
+        obj.token = create_client(
+            obj.name, tenant=obj.tenant, scopes=scopes, every_tenant=obj.every_tenant
+        )
         obj.pk = ApiClient.objects.only("pk").get(name=obj.name).pk
 
     def response_add(

@@ -160,10 +160,10 @@ LOCK_PATIENCE_MS = 20
 
 def rejection(job: NewJob, look: Look, bounds: Bounds, reason: Refusal) -> Rejected:
     if reason is Refusal.CLOSED:
-        return QueueClosed(reason, retry_after=whole_seconds(look.opens_in_s))
+        return QueueClosed(reason, whole_seconds(look.opens_in_s), queue=job.queue)
     paused = pauses.on(queue=job.queue, task=job.task, tenant=job.tenant)
     if paused is not None and (reason is Refusal.TENANT_FULL or paused.kind is Pausable.QUEUE):
-        return Rejected(reason, whole_seconds(paused.left_s))
+        return Rejected(reason, whole_seconds(paused.left_s), queue=job.queue)
     if reason is Refusal.TENANT_FULL:
         over = look.tenant_waiting - (bounds.max_per_tenant or 0) + 1
         place, rate = job.tenant, look.rate / max(1, look.tenants)
@@ -171,10 +171,10 @@ def rejection(job: NewJob, look: Look, bounds: Bounds, reason: Refusal) -> Rejec
         limit = min(bounds.max_waiting or room.NO_BOUND, look.expected_room)
         over, place, rate = look.waiting - limit + 1, None, look.rate
     if rate <= 0:
-        return Rejected(reason, STANDSTILL_RETRY_AFTER_S)
+        return Rejected(reason, STANDSTILL_RETRY_AFTER_S, queue=job.queue)
     each_s = CAUTION / rate
     after_s = promised_s(job, place, first_s=over * each_s, each_s=each_s)
-    return Rejected(reason, whole_seconds(after_s))
+    return Rejected(reason, whole_seconds(after_s), queue=job.queue)
 
 
 def whole_seconds(after_s: float | None) -> int:

@@ -14,7 +14,7 @@ from ninja.parser import Parser
 
 from tasks import fleet, ledger, operate, pauses
 from tasks.clients import AUTHENTICATION, Caller, Scope, caller_with
-from tasks.enqueue import Enqueued, Item, accept, resolve
+from tasks.enqueue import Enqueued, Item, accept, needs_key, resolve
 from tasks.errors import InvalidKey, InvalidPayload, UnknownTask
 from tasks.keys import check_key
 from tasks.ledger import Selection
@@ -40,6 +40,7 @@ from tasks.problems import (
     not_found,
 )
 from tasks.queues import breakers, limit_states, queue_loads
+from tasks.registry import ledger_tasks
 from tasks.representations import (
     DETAIL_FIELDS,
     SUMMARY_FIELDS,
@@ -59,9 +60,12 @@ from tasks.representations import (
     ProblemOut,
     QueueOut,
     Reason,
+    TaskOut,
     WorkerDetail,
     WorkerOut,
 )
+from tasks.signature import signature_of
+from tasks.spelling import doubt
 from tasks.states import Action, Pausable, State
 from tasks.strict_json import parse
 from tasks.waiting import waiting_for
@@ -144,7 +148,7 @@ def accept_for(caller: Caller, job: NewJob, key: str | None, *, wait_s: float = 
     task = task_for(caller, job.task)
     if key is not None:
         check_key(key)
-    elif not (task.key or task.dedupe_window):
+    elif needs_key(task):
         raise Problem(INVALID_KEY, "This task needs an Idempotency-Key header.")
     item = Item(
         job.payload,
@@ -177,6 +181,23 @@ def in_the_body(error: InvalidPayload) -> InvalidPayload:
     return InvalidPayload(
         error.message, path=f"$.{inside}", malformed=error.malformed, too_large=error.too_large
     )
+
+
+@api.get("/tasks", response={200: list[TaskOut], **refusals()}, summary="List the tasks")
+def list_tasks(request: HttpRequest) -> list[TaskOut]:
+    """Those that you may enqueue, by name, each with the JSON Schema of its payload."""
+    caller = caller_with(request, Scope.ENQUEUE)
+    offered = (task for task in ledger_tasks().values() if task.api or caller.every_task)
+    described = ((task, schema_of(task)) for task in offered)
+    return [TaskOut.of(task, schema) for task, schema in described if schema is not None]
+
+
+def schema_of(task: Any) -> dict[str, Any] | None:
+    """None: its parameters cannot be told by name, so nobody can enqueue it."""
+    try:
+        return signature_of(task).schema()
+    except InvalidPayload:
+        return None
 
 
 # --- cancel many -------------------------------------------------------------------------
@@ -401,7 +422,7 @@ def pause(request: HttpRequest, wish: NewPause) -> Status[PauseOut]:
     found = pauses.find(wish.kind, wish.name)
     if found is None:
         raise not_found("It has ended already.")
-    return Status(201 if is_new else 200, PauseOut.of(found))
+    return Status(201 if is_new else 200, PauseOut.of(found, doubt(wish.kind, wish.name)))
 
 
 @api.delete("/pauses", response={204: None, **refusals(404, 422)}, summary="Resume")
@@ -418,7 +439,11 @@ def caller_who_may_pause(request: HttpRequest, kind: Pausable, name: str) -> Cal
     """A queue and a task are everybody's; a client of one tenant may pause that one."""
     caller = caller_with(request, Scope.OPERATE)
     if not (caller.every_tenant or (kind == Pausable.TENANT and name == caller.tenant)):
-        raise Problem(FORBIDDEN, "You may pause and resume your own tenant only.")
+        raise Problem(
+            FORBIDDEN,
+            "You may pause and resume your own tenant only. Queues and tasks are everybody's:"
+            " they need an API client of every tenant, or a person who operates.",
+        )
     return caller
 
 

@@ -1,6 +1,7 @@
 """Who calls the HTTP interface: API clients with a token, people with a session.
 
-An API client acts for its tenant. A person acts for the tenant "" and, with the permission
+An API client acts for its tenant; one of every tenant sees the jobs of all, and with the scope
+operate pauses queues and tasks as well. A person acts for the tenant "" and, with the permission
 ``tasks.operate_job``, sees and operates the jobs of all tenants.
 """
 
@@ -98,16 +99,16 @@ def caller_of_token(token: str) -> Caller | None:
     """One query by the hash. Its timing tells nothing: whoever could use it must guess SHA-256."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT name, tenant, may_enqueue, may_read, may_operate FROM tasks_apiclient"
-            " WHERE token_hash = %s AND revoked_at IS NULL",
+            "SELECT name, tenant, every_tenant, may_enqueue, may_read, may_operate"
+            " FROM tasks_apiclient WHERE token_hash = %s AND revoked_at IS NULL",
             [hash_of(token)],
         )
         row = cursor.fetchone()
     if row is None:
         return None
-    name, tenant, *granted = row
+    name, tenant, every_tenant, *granted = row
     scopes = frozenset(scope for scope, given in zip(Scope, granted, strict=True) if given)
-    return Caller(f"client:{name}", tenant, scopes)
+    return Caller(f"client:{name}", tenant, scopes, every_tenant=every_tenant)
 
 
 def caller_of_user(user: Any) -> Caller:
@@ -129,12 +130,15 @@ def hash_of(token: str) -> str:
 # --- tokens ------------------------------------------------------------------------------
 
 
-def create_client(name: str, *, tenant: str, scopes: Collection[Scope]) -> str:
+def create_client(
+    name: str, *, tenant: str, scopes: Collection[Scope], every_tenant: bool = False
+) -> str:
     """Make an API client; its token, which is not kept and cannot be shown again."""
     token = new_token()
     ApiClient.objects.create(
         name=name,
         tenant=tenant,
+        every_tenant=every_tenant,
         token_hash=hash_of(token),
         may_enqueue=Scope.ENQUEUE in scopes,
         may_read=Scope.READ in scopes,

@@ -225,8 +225,14 @@ def prepare(task: Any, item: Item, key: str | None = None) -> NewJob:
     )
 
 
-def queue_of(task: Any, item: Item) -> str:
-    return str(item.queue or task.queue or task.app.conf.task_default_queue)
+def queue_of(task: Any, item: Item | None = None) -> str:
+    given = item.queue if item else None
+    return str(given or task.queue or task.app.conf.task_default_queue)
+
+
+def needs_key(task: Any) -> bool:
+    """Whether nothing but a key of the caller's tells a repeat from a new intent."""
+    return not (task.key or task.dedupe_window)
 
 
 def with_defaults(task: Any, item: Item) -> Item:
@@ -321,7 +327,7 @@ def insert_or_find(task: Any, item: Item, job: NewJob) -> Enqueued:
         return repeat(job, item, owner)
     if item.job_id is not None and acceptance.owners_of([job]):
         raise InvalidPayload("is taken; let the id be made", path="task_id")
-    raise Rejected(Refusal.CONTENDED)
+    raise Rejected(Refusal.CONTENDED, queue=job.queue)
 
 
 def created(job: NewJob) -> Enqueued:

@@ -33,14 +33,16 @@ class TasksError(Exception):
 class Rejected(TasksError):
     """The job was not accepted. Inside a task body it is a snooze."""
 
-    def __init__(self, reason: str, retry_after: int = 1) -> None:
+    def __init__(self, reason: str, retry_after: int = 1, *, queue: str = "") -> None:
         """``reason``: where admission refused, a ``tasks.states.Refusal``.
 
-        ``retry_after``: whole seconds, at least 1.
+        ``retry_after``: whole seconds, at least 1. ``queue``: "" where it is not one queue's.
         """
-        super().__init__(f"{reason}; try again in {retry_after} s")
+        where = f"queue {queue!r}: " if queue else ""
+        super().__init__(f"{where}{reason}; try again in {retry_after} s")
         self.reason = reason
         self.retry_after = retry_after
+        self.queue = queue
 
 
 class QueueClosed(Rejected):

@@ -23,6 +23,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.safestring import SafeString
 
 from tasks import job_display as show
 from tasks import ledger
@@ -142,14 +143,17 @@ class JobAdmin(ReadOnlyAdmin):
         ]  # fmt: skip
 
     @admin.display(description="waits for")
-    def waits_for(self, job: Any) -> str:
+    def waits_for(self, job: Any) -> SafeString | str:
         waiting = waiting_for(job)
         if waiting is None:
             return show.BLANK
         text = f"{waiting.waits_for}: {waiting.detail}"
-        if waiting.estimate_s is None:
+        if waiting.estimate_s is not None:
+            text += f" In about {show.duration(timedelta(seconds=waiting.estimate_s))}."
+        if waiting.behind is None:
             return text
-        return f"{text} In about {show.duration(timedelta(seconds=waiting.estimate_s))}."
+        url = reverse("admin:tasks_job_change", args=[waiting.behind])
+        return format_html('{} <a href="{}">Look at that job</a>', text, url)
 
     # --- pages ---
 

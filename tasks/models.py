@@ -496,16 +496,33 @@ class ParkedMessage(models.Model):
 
 
 class ApiClient(models.Model):
-    """Somebody who may use the HTTP interface, for one tenant. The token is kept hashed."""
+    """Somebody who may use the HTTP interface, for one tenant or all. The token is kept hashed."""
 
     name = models.CharField(max_length=100, unique=True)
     tenant = models.CharField(max_length=100, blank=True)
+    every_tenant = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Reads, and with operate pauses and cancels, for the whole installation.",
+    )
     token_hash = models.CharField(max_length=64, unique=True, editable=False)
     may_enqueue = models.BooleanField(default=True)
     may_read = models.BooleanField(default=True)
     may_operate = models.BooleanField(default=False)
     created_at = models.DateTimeField(db_default=Now())
     revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            # Who enqueues may cancel: without the scope of operators, its own tenant's only.
+            models.CheckConstraint(
+                condition=Q(every_tenant=False) | Q(may_enqueue=False) | Q(may_operate=True),
+                name="tasks_apiclient_every_tenant_operates",
+                violation_error_message=(
+                    "A client of every tenant that enqueues needs the scope operate."
+                ),
+            )
+        ]
 
     def __str__(self) -> str:
         return self.name

@@ -6,14 +6,16 @@ counting at ``COUNT_MAX``. A figure of ``COUNT_MAX`` means "that many or more".
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from tasks import limits
 from tasks.fleet import LIVE_FOR_S
-from tasks.ledger import fetch, in_flight, queues_with_due_jobs
+from tasks.ledger import INCOMPATIBLE, UNKNOWN, fetch, in_flight, queues_with_due_jobs
 from tasks.limits import BreakerState, Status
+from tasks.states import Hold
 from tasks.topology import Downstream
 from tasks.wiring import topology
 
@@ -33,7 +35,9 @@ class QueueLoad:
     dispatched: int = 0
     running: int = 0
     oldest_due_s: float = 0.0
-    held: int = 0
+    held: int = 0  # no live worker can run them
+    ordered: int = 0  # behind an older job of their ordering key
+    paused: int = 0
     dead_letters: int = 0
     workers: int = 0
     capacity: int = 0
@@ -48,13 +52,14 @@ def queue_loads() -> list[QueueLoad]:
     """Every declared queue and every other with work or a worker, by name."""
     due = due_by_queue()
     scheduled = count_by_queue("state = 'queued' AND NOT due")
-    held = count_by_queue("state = 'queued' AND hold_reason <> ''")
+    held = unrunnable_by_queue()
+    ordered, paused = waiting_on_hold_by_queue()
     dispatched = count_by_queue("state = 'dispatched'")
     running = count_by_queue("state = 'running'")
     dead_letters = count_by_queue("dead_letter")
     workers = workers_by_queue()
     names = set(topology().queues).union(
-        due, scheduled, held, dispatched, running, dead_letters, workers
+        due, scheduled, held, ordered, paused, dispatched, running, dead_letters, workers
     )
     return [
         QueueLoad(
@@ -63,6 +68,8 @@ def queue_loads() -> list[QueueLoad]:
             oldest_due_s=due.get(name, (0, 0.0))[1],
             scheduled=scheduled.get(name, 0),
             held=held.get(name, 0),
+            ordered=ordered.get(name, 0),
+            paused=paused.get(name, 0),
             dispatched=dispatched.get(name, 0),
             running=running.get(name, 0),
             dead_letters=dead_letters.get(name, 0),
@@ -165,6 +172,28 @@ def count_by_queue(condition: str) -> Mapping[str, int]:
         [COUNT_MAX],
     )
     return dict(rows)
+
+
+def unrunnable_by_queue() -> Mapping[str, int]:
+    """What no live worker can run, each reason by the index of its own."""
+    unknown = count_by_queue(UNKNOWN)
+    incompatible = count_by_queue(INCOMPATIBLE)
+    return Counter(unknown) + Counter(incompatible)
+
+
+def waiting_on_hold_by_queue() -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Ordered and paused jobs, which are healthy. Of the first ``COUNT_MAX`` that are on hold:
+    to find all of one reason among those of the others would have no bound."""
+    rows = fetch(
+        "SELECT hold_reason, queue, count(*) FROM (SELECT hold_reason, queue FROM tasks_job"
+        " WHERE state = 'queued' AND hold_reason <> '' LIMIT %s) AS counted"
+        " WHERE hold_reason IN (%s, %s) GROUP BY hold_reason, queue",
+        [COUNT_MAX, Hold.ORDER, Hold.PAUSED],
+    )
+    found: dict[str, dict[str, int]] = {Hold.ORDER: {}, Hold.PAUSED: {}}
+    for reason, queue, counted in rows:
+        found[reason][queue] = counted
+    return found[Hold.ORDER], found[Hold.PAUSED]
 
 
 NO_WORKERS = (0, 0, 0)

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from tasks.enqueue import Enqueued, key_expires_at
+from tasks.enqueue import Enqueued, key_expires_at, needs_key, queue_of
 from tasks.fleet import Life, Stop, WorkerStatus
 from tasks.limits import BreakerState
 from tasks.models import Job
@@ -61,6 +61,36 @@ class NewJob(Request):
     run_at: Moment = Field(None, description="ISO 8601 with a time zone; not before then.")
     start_by: Moment = Field(None, description="Expires when it has not started by then.")
     ordering_key: str | None = None
+
+
+class TaskOut(BaseModel):
+    """What this caller may enqueue."""
+
+    name: str
+    says: str = Field(description="The first line of its documentation.")
+    queue: str
+    needs_key: bool = Field(description="Whether the header Idempotency-Key must be sent.")
+    key: str | None = Field(description="Without the header: filled from the payload.")
+    dedupe_window_s: float | None = Field(
+        description="Without a key, equal payloads within that time are one job."
+    )
+    sensitive: list[str] = Field(description="Parameters that are masked wherever people look.")
+    payload: dict[str, Any] = Field(description="JSON Schema of the payload.")
+
+    @classmethod
+    def of(cls, task: Any, schema: dict[str, Any]) -> TaskOut:
+        for name in task.sensitive:
+            schema["properties"].get(name, {}).pop("default", None)
+        return cls(
+            name=task.name,
+            says=(task.__doc__ or "").strip().partition("\n")[0],
+            queue=queue_of(task),
+            needs_key=needs_key(task),
+            key=task.key,
+            dedupe_window_s=task.dedupe_window,
+            sensitive=list(task.sensitive),
+            payload=schema,
+        )
 
 
 class Reason(Request):
@@ -141,6 +171,7 @@ class JobSummary(BaseModel):
 class JobDetail(JobSummary):
     waiting_for: WaitsFor | None
     waiting_detail: str | None = Field(description="The same in a sentence.")
+    waiting_behind: UUID | None = Field(description="The job that must end first, if it is one.")
     estimate_s: float | None = Field(description="Seconds until it starts; null: not known.")
     hold_reason: str | None
     held_at: datetime | None
@@ -162,6 +193,7 @@ class JobDetail(JobSummary):
             **summary(job),
             waiting_for=waiting.waits_for if waiting else None,
             waiting_detail=waiting.detail if waiting else None,
+            waiting_behind=waiting.behind if waiting else None,
             estimate_s=waiting.estimate_s if waiting else None,
             hold_reason=job.hold_reason or None,
             held_at=job.held_at if job.hold_reason else None,
@@ -248,7 +280,7 @@ class QueueOut(BaseModel):
     name: str
     depth: int = Field(description="Jobs that could go now; counting stops at 10,000.")
     scheduled: int = Field(description="Jobs whose time has not come; stops at 10,000.")
-    held: int = Field(description="Jobs on hold, as their hold_reason says; stops at 10,000.")
+    held: int = Field(description="Jobs that no live worker can run; stops at 10,000 a reason.")
     oldest_age_s: float
     in_flight: int = Field(description="On the broker or running.")
     capacity: int = Field(description="Jobs that the live workers run at once.")
@@ -327,11 +359,12 @@ class PauseOut(BaseModel):
     closed: bool
     paused_at: datetime
     until: datetime | None
+    warning: str | None = Field(None, description="Nobody knows this name; of a new pause only.")
 
     @classmethod
-    def of(cls, paused: Paused) -> PauseOut:
-        shown = {name: getattr(paused, name) for name in cls.model_fields}
-        return cls(**shown)
+    def of(cls, paused: Paused, warning: str | None = None) -> PauseOut:
+        shown = {name: getattr(paused, name) for name in cls.model_fields if name != "warning"}
+        return cls(**shown, warning=warning)
 
 
 class ProblemOut(BaseModel):

@@ -96,6 +96,8 @@ def of_queues(loads: Iterable[QueueLoad]) -> Iterator[Metric]:
         jobs.add_metric([load.name, "queued"], load.due)
         jobs.add_metric([load.name, "scheduled"], load.scheduled)
         jobs.add_metric([load.name, "held"], load.held)
+        jobs.add_metric([load.name, "ordered"], load.ordered)
+        jobs.add_metric([load.name, "paused"], load.paused)
         jobs.add_metric([load.name, "dispatched"], load.dispatched)
         jobs.add_metric([load.name, "running"], load.running)
         oldest.add_metric([load.name], load.oldest_due_s)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from math import exp
+from uuid import UUID
 
 from tasks import fleet, ledger, limits, pauses
 from tasks.dispatch import Slots, in_flight
@@ -37,11 +38,15 @@ class WaitsFor(StrEnum):
 
 @dataclass(frozen=True)
 class Waiting:
-    """``estimate_s``: until it starts; None where that cannot be known."""
+    """``estimate_s``: until it starts; None where that cannot be known.
+
+    ``behind``: the job that must end first, where it is one; of the same tenant.
+    """
 
     waits_for: WaitsFor
     detail: str
     estimate_s: float | None = None
+    behind: UUID | None = None
 
 
 def waiting_for(job: Job) -> Waiting | None:
@@ -67,27 +72,28 @@ def for_a_hold(job: Job) -> Waiting | None:
         case Hold.PAUSED:
             return for_a_pause(job) or Waiting(WaitsFor.PAUSE, "Its task was paused; it goes soon.")
         case Hold.ORDER:
-            return Waiting(WaitsFor.ORDER, IN_ORDER)
+            return for_its_order(job) or Waiting(WaitsFor.ORDER, "It is next; it goes soon.")
         case Hold.TASK_UNKNOWN:
             return Waiting(WaitsFor.HOLD, "No live worker of its queue knows the task.")
         case _:
             return Waiting(WaitsFor.HOLD, "Its payload does not fit the task of any live worker.")
 
 
-IN_ORDER = "Another job of its ordering key goes first and has not ended."
-
-
 def for_its_order(job: Job) -> Waiting | None:
-    """Before a relay has seen it: then it is held."""
+    """Held, or before a relay has seen it. Names the head of its key: all others wait for that."""
     if job.ordering_key is None:
         return None
     rows = fetch(
-        "SELECT FROM tasks_job WHERE queue = %s AND tenant = %s AND ordering_key = %s"
+        "SELECT id, state FROM tasks_job WHERE queue = %s AND tenant = %s AND ordering_key = %s"
         " AND state IN ('queued', 'dispatched', 'running')"
-        " AND (seq < %s OR state <> 'queued') LIMIT 1",
+        " AND (seq < %s OR state <> 'queued') ORDER BY seq LIMIT 1",
         [job.queue, job.tenant, job.ordering_key, job.seq],
     )
-    return Waiting(WaitsFor.ORDER, IN_ORDER) if rows else None
+    if not rows:
+        return None
+    head, state = rows[0]
+    detail = f"Job {head} of its ordering key goes first and is {state}."
+    return Waiting(WaitsFor.ORDER, detail, behind=head)
 
 
 def for_its_time(job: Job) -> Waiting | None:

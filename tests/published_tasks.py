@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 from celery import shared_task
 
 from tasks.task import LedgerTask
+
+
+@dataclass(frozen=True)
+class Seat:
+    row: int
+    note: str = ""
 
 
 @shared_task(base=LedgerTask, name="published.capture", api=True, sensitive=("card",))
@@ -27,6 +35,14 @@ def remind(order_id: int, tone: str = "kind") -> None:
 @shared_task(base=LedgerTask, name="published.click", api=True, dedupe_window=60)
 def click(button: str) -> None:
     """One job per content and minute."""
+
+
+@shared_task(base=LedgerTask, name="published.book", api=True, queue="bulk", sensitive=("pin",))
+def book(day: date, seats: list[Seat], pin: str = "0000") -> None:
+    """Books seats.
+
+    Its payload has a schema with definitions.
+    """
 
 
 @shared_task(base=LedgerTask, name="internal.purge")

@@ -468,6 +468,46 @@ def test_a_replay_needs_a_reason(acme: Caller, body: dict[str, str]) -> None:
     assert Job.objects.get().state == "failed"
 
 
+# --- tasks -------------------------------------------------------------------------------
+
+
+def test_the_published_tasks_are_listed_with_the_schema_of_their_payload(acme: Caller) -> None:
+    tasks = {task["name"]: task for task in acme.get("/tasks").json()}
+    assert "internal.purge" not in tasks
+    book = tasks["published.book"]
+    schema = book.pop("payload")
+    assert book == {
+        "name": "published.book", "says": "Books seats.", "queue": "bulk", "needs_key": True,
+        "key": None, "dedupe_window_s": None, "sensitive": ["pin"],
+    }  # fmt: skip
+    assert schema["required"] == ["day", "seats"]
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]["day"] == {"type": "string", "format": "date"}
+    assert schema["properties"]["seats"]["items"] == {"$ref": "#/$defs/Seat"}
+    assert set(schema["$defs"]["Seat"]["properties"]) == {"row", "note"}
+    assert "0000" not in str(schema)  # the default of a sensitive parameter
+    assert (tasks["published.remind"]["key"], tasks["published.remind"]["needs_key"]) == (
+        "remind:{order_id}", False,
+    )  # fmt: skip
+    assert tasks["published.click"]["dedupe_window_s"] == 60
+    assert tasks["published.keep"]["payload"]["additionalProperties"] is True
+
+
+def test_what_is_listed_as_without_need_of_a_key_is_accepted_without(acme: Caller) -> None:
+    payloads = {"published.remind": {"order_id": 1}, "published.click": {"button": "x"}}
+    needs = {task["name"]: task["needs_key"] for task in acme.get("/tasks").json()}
+    for name, payload in payloads.items():
+        assert not needs[name]
+        assert acme.enqueue(name, payload).status_code == 202
+    assert needs["published.capture"]
+    problem(acme.enqueue("published.capture", {"order_id": 1}), 400, "invalid-key")
+
+
+def test_staff_sees_the_tasks_that_are_not_published_too() -> None:
+    listed = person("add_job", staff=True).get("/tasks").json()
+    assert "internal.purge" in {task["name"] for task in listed}
+
+
 # --- queues ------------------------------------------------------------------------------
 
 
@@ -563,7 +603,7 @@ def test_the_schema_is_open_and_describes_every_call(client: Client) -> None:
     schema = client.get("/api/openapi.json").json()
     assert {
         "/api/jobs", "/api/jobs/cancel", "/api/jobs/{job_id}", "/api/jobs/{job_id}/cancel",
-        "/api/jobs/{job_id}/replay", "/api/jobs/{job_id}/outputs", "/api/queues",
+        "/api/jobs/{job_id}/replay", "/api/jobs/{job_id}/outputs", "/api/queues", "/api/tasks",
         "/api/workers", "/api/workers/{name}", "/api/limits", "/api/pauses",
     } == set(schema["paths"])  # fmt: skip
     enqueue = schema["paths"]["/api/jobs"]["post"]

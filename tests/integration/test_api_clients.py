@@ -23,6 +23,7 @@ ROUTES = [
     ("GET", "/api/jobs/7"),
     ("POST", "/api/jobs/7/cancel"),
     ("POST", "/api/jobs/7/replay"),
+    ("GET", "/api/tasks"),
     ("GET", "/api/queues"),
     ("GET", "/api/limits"),
     ("GET", "/api/pauses"),
@@ -85,7 +86,7 @@ def test_a_wrong_token_is_refused_whatever_session_comes_with_it() -> None:
     ("scopes", "allowed"),
     [
         ("", set()),
-        ("enqueue", {"enqueue", "cancel"}),
+        ("enqueue", {"enqueue", "cancel", "tasks"}),
         ("read", {"list", "read", "queues"}),
         ("operate", {"cancel", "replay"}),
     ],
@@ -98,6 +99,7 @@ def test_a_scope_allows_its_calls_and_no_others(scopes: str, allowed: set[str]) 
         "list": caller.get("/jobs"),
         "read": caller.get(f"/jobs/{job_id}"),
         "queues": caller.get("/queues"),
+        "tasks": caller.get("/tasks"),
         "cancel": caller.post(f"/jobs/{job_id}/cancel"),
         "replay": caller.post(f"/jobs/{job_id}/replay", {"reason": "x"}),
     }

@@ -7,13 +7,13 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
 from devtools.ports import free_port
 from tasks import queues
-from tasks.ledger import execute, fetch, park
+from tasks.ledger import INCOMPATIBLE, UNKNOWN, execute, fetch, park
 from tasks.queues import queue_loads
 from tests import published_tasks  # noqa: F401  (registers them)
 from tests.callers import api_client, set_state
@@ -52,12 +52,38 @@ def worker(queue: str, *, capacity: int, last_beat_s: float = 0.0, draining: boo
     )
 
 
+def hold(job_id: str, reason: str) -> None:
+    execute("UPDATE tasks_job SET hold_reason = %s WHERE id = %s", [reason, job_id])
+
+
+def test_only_what_no_worker_can_run_is_held(client: Client) -> None:
+    """A healthy ordered queue must not fire the alert JobsHeld."""
+    caller = api_client()
+    for reason in ("order", "order", "paused", "task unknown", "incompatible: $.x: missing"):
+        hold(caller.enqueued(), reason)
+    figures = scrape(client)
+    assert figures["tasks_jobs", "default", "held"] == 2
+    assert figures["tasks_jobs", "default", "ordered"] == 2
+    assert figures["tasks_jobs", "default", "paused"] == 1
+
+
+@pytest.mark.parametrize(
+    ("condition", "index"),
+    [(UNKNOWN, "tasks_job_unknown"), (INCOMPATIBLE, "tasks_job_incompatible")],
+)
+def test_counting_what_is_held_reads_the_index_of_its_reason(condition: str, index: str) -> None:
+    with transaction.atomic():
+        execute("SET LOCAL enable_seqscan = off", [])
+        plan = fetch(f"EXPLAIN SELECT queue FROM tasks_job WHERE {condition} LIMIT 10", [])
+    assert index in " ".join(line for (line,) in plan)
+
+
 def test_jobs_are_counted_by_queue_and_state(client: Client) -> None:
     caller = api_client()
     caller.enqueued()
     caller.enqueued()
     caller.enqueued(run_at="2090-01-01T00:00:00Z")
-    execute("UPDATE tasks_job SET hold_reason = 'paused' WHERE id = %s", [caller.enqueued()])
+    hold(caller.enqueued(), "task unknown")
     set_state(caller.enqueued(), "dispatched")
     set_state(caller.enqueued(), "running")
     set_state(caller.enqueued(), "succeeded")

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
+from django.db import IntegrityError, transaction
 from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
-from tasks import limits, pauses
-from tasks.models import Limit, Pause, Tenant
+from tasks import ledger, limits, pauses
+from tasks.clients import Scope, create_client
+from tasks.models import ApiClient, Limit, Pause, Tenant
 from tasks.states import Pausable
 from tasks.topology import Downstream, Queue, Topology
+from tests import published_tasks  # noqa: F401  (registers them)
 from tests.callers import Caller, api_client, person
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -121,6 +127,138 @@ def test_limits_show_rate_pause_and_breaker(operator: Caller) -> None:
     assert bound["pause_reason"] is None  # the body that said it may be another tenant's
     queues = {queue["name"]: queue for queue in operator.get("/queues").json()}
     assert (queues["limited"]["breaker"], queues["default"]["breaker"]) == ("open", None)
+
+
+# --- from the command line ---------------------------------------------------------------
+
+
+def command(*arguments: str) -> str:
+    out = StringIO()
+    call_command(*arguments, stdout=out, stderr=out)
+    return out.getvalue()
+
+
+def test_the_commands_pause_list_and_resume() -> None:
+    assert command("pause") == command("resume") == "Nothing is paused.\n"
+    given = ("--reason", "move", "--for", "2h", "--closed", "--actor", "ann")
+    assert command("pause", "queue", "limited", *given) == "Paused the queue 'limited'.\n"
+    [row] = pauses.listed()
+    assert (row.name, row.reason, row.closed, row.actor) == ("limited", "move", True, "ann")
+    assert row.left_s is not None
+    assert 7190 < row.left_s <= 7200
+    assert "limited" in command("pause")
+    assert "it was before" in command("pause", "queue", "limited")
+    assert command("resume", "queue", "limited") == "Resumed the queue 'limited'.\n"
+    assert pauses.listed() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("queue", "limted"), "No queue 'limted' is known here; did you mean 'limited'"),
+        (("task", "capture"), "did you mean 'orders.tasks.capture' or 'published.capture'"),
+        (("task", "zzz"), "No task 'zzz' is known here."),
+        (("queue",), "Name the queue"),
+        (("tenant", "acme", "--closed"), "Only a queue"),
+        (("tenant", "acme", "--until", "2001-01-01T00:00:00Z"), "is over"),
+        (("tenant", "acme", "--for", "2 hours"), "as 90s, 30m, 2h or 1d"),
+        (("tenant", "acme", "--until", "2090-01-01T00:00:00Z", "--for", "1h"), "not allowed"),
+    ],
+)
+def test_what_is_misspelt_or_makes_no_sense_pauses_nothing(
+    arguments: tuple[str, ...], says: str
+) -> None:
+    with pytest.raises(CommandError, match=re.escape(says)):
+        command("pause", *arguments)
+    assert pauses.listed() == []
+
+
+def test_an_unknown_name_is_paused_by_force() -> None:
+    command("pause", "queue", "of-another-release", "--force")
+    assert pauses.is_queue_paused("of-another-release")
+
+
+def test_what_a_live_worker_knows_is_known() -> None:
+    ledger.execute(
+        "INSERT INTO tasks_worker (name, host, pid, queues, known_tasks, capacity)"
+        " VALUES ('w', 'h', 1, '[\"theirs\"]', '[\"of.theirs\"]', 1)",
+        [],
+    )
+    command("pause", "queue", "theirs")
+    command("pause", "task", "of.theirs")
+    command("pause", "tenant", "whoever")
+    assert len(pauses.listed()) == 3
+
+
+def test_resuming_what_is_not_paused_names_what_is() -> None:
+    command("pause", "queue", "limited")
+    with pytest.raises(CommandError, match="'limted' is not paused; did you mean 'limited'"):
+        command("resume", "queue", "limted")
+
+
+def test_cancelling_by_a_name_that_nobody_knows_says_so() -> None:
+    said = command("cancel", "--task", "published.captur", "--reason", "x", "--dry-run")
+    assert "No task 'published.captur' is known here; did you mean 'published.capture'?" in said
+    assert "Would cancel 0 jobs." in said
+    assert "known" not in command("cancel", "--queue", "limited", "--reason", "x", "--dry-run")
+
+
+# --- clients of every tenant -------------------------------------------------------------
+
+
+def test_a_client_of_every_tenant_operates_the_whole_installation() -> None:
+    token = command("api_client", "ops", "--every-tenant", "--scopes", "read,operate").strip()
+    ops = Caller({"Authorization": f"Bearer {token}"})
+    job_id = api_client("acme").enqueued()
+    assert ops.get(f"/jobs/{job_id}").status_code == 200
+    for wish in (QUEUE, TENANT, {"kind": "task", "name": "published.capture"}):
+        answer = ops.post("/pauses", wish)
+        assert (answer.status_code, answer.json()["warning"]) == (201, None)
+        assert ops.delete(f"/pauses?kind={wish['kind']}&name={wish['name']}").status_code == 204
+    assert ops.post("/jobs/cancel", {"task": "published.capture", "reason": "x"}).json()[
+        "cancelled"
+    ] == 1  # fmt: skip
+    assert ops.enqueue("published.capture", {"order_id": 1}, key="k").status_code == 403
+
+
+def test_a_client_of_every_tenant_that_only_reads_changes_nothing() -> None:
+    token = command("api_client", "look", "--every-tenant", "--scopes", "read").strip()
+    look = Caller({"Authorization": f"Bearer {token}"})
+    job_id = api_client("acme").enqueued()
+    assert look.get(f"/jobs/{job_id}").status_code == 200
+    assert look.post(f"/jobs/{job_id}/cancel").status_code == 403
+    assert look.post("/pauses", QUEUE).status_code == 403
+
+
+def test_who_enqueues_without_operating_is_never_of_every_tenant() -> None:
+    """It could cancel the jobs of the others."""
+    with pytest.raises(CommandError, match="read,operate"):
+        command("api_client", "shop", "--every-tenant")
+    with pytest.raises(IntegrityError), transaction.atomic():
+        create_client("shop", tenant="", scopes=[Scope.ENQUEUE], every_tenant=True)
+    admin = person("add_apiclient", "view_apiclient", staff=True)
+    given = {"name": "shop", "every_tenant": "on", "may_enqueue": "on"}
+    assert "needs the scope operate" in admin.http.post(
+        "/admin/tasks/apiclient/add/", given
+    ).content.decode()  # fmt: skip
+    assert not ApiClient.objects.exists()
+
+
+def test_a_client_of_no_tenant_is_told_who_may_pause_a_queue() -> None:
+    answer = api_client("", "operate").post("/pauses", QUEUE)
+    assert answer.status_code == 403
+    assert "API client of every tenant" in answer.json()["detail"]
+
+
+def test_a_misspelt_name_is_paused_over_http_and_in_the_admin_with_a_warning(
+    operator: Caller,
+) -> None:
+    answer = operator.post("/pauses", {"kind": "queue", "name": "limted"})
+    assert "did you mean 'limited'?" in answer.json()["warning"]
+    added = operator.http.post(
+        "/admin/tasks/pause/add/", {"kind": "queue", "name": "defalt"}, follow=True
+    )
+    assert "did you mean &#x27;default&#x27;?" in added.content.decode()
 
 
 # --- in the metrics ----------------------------------------------------------------------

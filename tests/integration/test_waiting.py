@@ -73,8 +73,34 @@ def test_a_held_job_says_what_holds_it(reason: str, waits_for: str) -> None:
 def test_a_job_behind_another_of_its_ordering_key_says_so_before_it_is_held() -> None:
     first, second = row(ordering_key="k"), row(ordering_key="k")
     assert why(second).waits_for == "order"
+    assert why(second).behind == first.id
     assert why(first).waits_for == "capacity"
     assert why(row(ordering_key="k", tenant="other")).waits_for == "capacity"
+
+
+def test_a_job_names_the_head_of_its_key_to_callers_and_in_the_admin() -> None:
+    first = row(ordering_key="k", tenant="acme", run_at=datetime(2090, 1, 1, tzinfo=UTC), due=False)
+    row(ordering_key="k", tenant="acme", hold_reason=Hold.ORDER)
+    last = row(ordering_key="k", tenant="acme", hold_reason=Hold.ORDER)
+    shown = api_client("acme").get(f"/jobs/{last.id}").json()
+    assert (shown["waiting_for"], shown["waiting_behind"]) == ("order", str(first.id))
+    assert (
+        shown["waiting_detail"] == f"Job {first.id} of its ordering key goes first and is queued."
+    )
+    page = person("view_job", staff=True).http.get(f"/admin/tasks/job/{last.id}/change/")
+    assert f'<a href="/admin/tasks/job/{first.id}/change/">' in page.content.decode()
+
+
+def test_a_replayed_job_that_runs_is_named_although_it_is_younger() -> None:
+    job = row(ordering_key="k", hold_reason=Hold.ORDER)
+    younger = row(ordering_key="k", state=State.RUNNING)
+    assert why(job).behind == younger.id
+
+
+def test_a_job_whose_head_has_just_ended_waits_for_nobody() -> None:
+    row(ordering_key="k", state=State.FAILED)
+    found = why(row(ordering_key="k", hold_reason=Hold.ORDER))
+    assert (found.waits_for, found.behind) == ("order", None)
 
 
 def test_a_scheduled_job_knows_its_time() -> None:

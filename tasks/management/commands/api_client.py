@@ -20,6 +20,11 @@ class Command(BaseCommand):
         parser.add_argument("name")
         parser.add_argument("--tenant", help='whose jobs it enqueues and sees; "" is nobody\'s')
         parser.add_argument(
+            "--every-tenant",
+            action="store_true",
+            help="sees the jobs of all; with operate it pauses queues and tasks and cancels",
+        )
+        parser.add_argument(
             "--scopes", type=scopes, default="enqueue,read", help="of enqueue, read, operate"
         )
         action = parser.add_mutually_exclusive_group()
@@ -33,7 +38,9 @@ class Command(BaseCommand):
         elif options["rotate"]:
             self.stdout.write(rotate(name))
         else:
-            self.stdout.write(create(name, options["tenant"], options["scopes"]))
+            every = options["every_tenant"]
+            tenant = "" if every and options["tenant"] is None else options["tenant"]
+            self.stdout.write(create(name, tenant, options["scopes"], every_tenant=every))
 
     def revoke(self, name: str) -> None:
         if not revoke_client(name):
@@ -49,15 +56,19 @@ def scopes(text: str) -> frozenset[Scope]:
     return frozenset(map(Scope, names))
 
 
-def create(name: str, tenant: str | None, granted: frozenset[Scope]) -> str:
+def create(
+    name: str, tenant: str | None, granted: frozenset[Scope], *, every_tenant: bool = False
+) -> str:
     if tenant is None:
-        raise CommandError("Say whose jobs it may enqueue and see: --tenant T")
+        raise CommandError("Say whose jobs it may enqueue and see: --tenant T, or --every-tenant")
+    if every_tenant and Scope.ENQUEUE in granted and Scope.OPERATE not in granted:
+        raise CommandError("With --every-tenant, say --scopes read,operate: who enqueues cancels.")
     for what, text in (("name", name), ("tenant", tenant)):
         if len(text) > 100 or not text.isprintable():
             raise CommandError(f"The {what} must be at most 100 printable characters.")
     try:
         with transaction.atomic():
-            return create_client(name, tenant=tenant, scopes=granted)
+            return create_client(name, tenant=tenant, scopes=granted, every_tenant=every_tenant)
     except IntegrityError:
         raise CommandError(
             f"There is an API client {name!r} already. Use --rotate for a new token,"

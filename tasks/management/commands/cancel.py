@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import time
-from argparse import ArgumentTypeError
-from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from tasks import ledger
 from tasks.ledger import CancelledMany, Selection
+from tasks.management.arguments import given_moment, whoever_types
 from tasks.operate import BATCH, cancel_matching
-from tasks.representations import moment
+from tasks.spelling import doubt
+from tasks.states import Pausable
 
 # Seconds between two tries, and until it gives up, when all that is left is locked.
 PAUSE_S = 0.2
@@ -40,12 +38,20 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         selection = selected(options)
+        self.warn(Pausable.TASK, selection.task)
+        self.warn(Pausable.QUEUE, selection.queue)
         if options["dry_run"]:
             self.stdout.write(f"Would cancel {jobs(ledger.count_selected(selection))}.")
             return
         actor = options["actor"] or whoever_types()
         done = self.cancel_all(selection, actor=actor, reason=options["reason"])
         self.stdout.write(f"{told(done)}.")
+
+    def warn(self, kind: Pausable, name: str | None) -> None:
+        """Jobs of an old release may have a name that is not known here any more."""
+        odd = None if name is None else doubt(kind, name)
+        if odd:
+            self.stderr.write(odd)
 
     def cancel_all(self, selection: Selection, *, actor: str, reason: str) -> CancelledMany:
         done, moved_at = CancelledMany(), time.monotonic()
@@ -74,20 +80,6 @@ def selected(options: dict[str, Any]) -> Selection:
         state=options["state"],
         created_before=options["created_before"] or ledger.now(),
     )
-
-
-def whoever_types() -> str:
-    try:
-        return f"command:{getpass.getuser()}"
-    except (ImportError, KeyError, OSError):  # in a container, a user without a name
-        return f"command:{os.getuid()}"
-
-
-def given_moment(text: str) -> datetime | None:
-    try:
-        return moment(text)
-    except ValueError as exc:
-        raise ArgumentTypeError(str(exc)) from exc
 
 
 def told(done: CancelledMany) -> str:

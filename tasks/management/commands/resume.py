@@ -1,0 +1,37 @@
+"""``manage.py resume``: end a pause."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from tasks import pauses
+from tasks.management.arguments import whoever_types
+from tasks.management.commands.pause import listing
+from tasks.spelling import suggestion
+from tasks.states import Pausable
+
+
+class Command(BaseCommand):
+    help = (
+        "Ends the pause of a queue, a task or a tenant: resume queue payments. Without arguments,"
+        " lists what is paused."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("kind", nargs="?", choices=list(map(str, Pausable)))
+        parser.add_argument("name", nargs="?")
+        parser.add_argument("--actor", default=None, help="who resumes; by default, you")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["kind"] is None:
+            self.stdout.write(listing())
+            return
+        if options["name"] is None:
+            raise CommandError(f"Name the {options['kind']} to resume.")
+        kind, name = Pausable(options["kind"]), options["name"]
+        if not pauses.resume(kind, name, actor=options["actor"] or whoever_types()):
+            names = [paused.name for paused in pauses.listed() if paused.kind == kind]
+            raise CommandError(f"The {kind} {name!r} is not paused{suggestion(name, names)}")
+        self.stdout.write(f"Resumed the {kind} {name!r}.")
