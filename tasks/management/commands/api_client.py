@@ -19,9 +19,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name")
         parser.add_argument("--tenant", help='whose jobs it enqueues and sees; "" is nobody\'s')
-        parser.add_argument(
-            "--scopes", type=scopes, default="enqueue,read", help="of enqueue, read, operate"
-        )
+        parser.add_argument("--scopes", default="enqueue,read", help="of enqueue, read, operate")
         action = parser.add_mutually_exclusive_group()
         action.add_argument("--rotate", action="store_true", help="new token; the old one ends")
         action.add_argument("--revoke", action="store_true", help="refuse its token for ever")
@@ -33,7 +31,7 @@ class Command(BaseCommand):
         elif options["rotate"]:
             self.stdout.write(rotate(name))
         else:
-            self.stdout.write(create(name, options["tenant"], options["scopes"]))
+            self.stdout.write(create(name, options["tenant"], scopes(options["scopes"])))
 
     def revoke(self, name: str) -> None:
         if not revoke_client(name):
