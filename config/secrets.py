@@ -1,7 +1,7 @@
 """The first step of ``docker compose up``: secrets from the environment into files.
 
-``python -m config.secrets DIRECTORY``. Outside of production a missing one is made once and
-kept; in production it is refused, with all that are missing in one sentence.
+``python -m config.secrets DIRECTORY``. In development a missing one is made once and kept;
+everywhere else it is refused, with all that are missing in one sentence.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
+from config.environment import ON_DEFAULTS, is_production
+
 # Readable in this volume by the users of all images; only these containers mount it.
 MODE = 0o444
 DATABASE_URL = "postgres://celeriac:{password}@postgres:5432/celeriac"
@@ -20,7 +22,7 @@ BROKER_URL = "redis://:{password}@redis:6379/0"
 
 
 class Missing(Exception):
-    """Production without a secret."""
+    """An environment that is not for development, without a secret."""
 
 
 def main(argv: list[str]) -> int:
@@ -36,8 +38,9 @@ def main(argv: list[str]) -> int:
 
 
 def contents(env: Mapping[str, str], directory: Path) -> dict[str, str]:
-    """File names and what belongs into them. Raises Missing in production."""
-    if env.get("ENVIRONMENT") == "production":
+    """File names and what belongs into them. Raises Missing outside of development."""
+    strict = is_production(env.get("ENVIRONMENT", ""))
+    if strict:
         refuse_missing(env)
     database = env.get("DATABASE_PASSWORD") or kept(directory / "database-password")
     broker = env.get("BROKER_PASSWORD") or kept(directory / "broker-password")
@@ -53,7 +56,7 @@ def contents(env: Mapping[str, str], directory: Path) -> dict[str, str]:
         "flower-password": flower.partition(":")[2],
         "redis-auth.conf": f'requirepass "{broker}"',
     }
-    if env.get("ENVIRONMENT") != "production":
+    if not strict:
         made["admin-password"] = kept(directory / "admin-password")
     return made
 
@@ -65,8 +68,9 @@ def refuse_missing(env: Mapping[str, str]) -> None:
             missing.append(f"{server}_PASSWORD (or {server}_URL)")
     if missing:
         raise Missing(
-            f"ENVIRONMENT is production, and {', '.join(missing)} are not set. Copy .env.example"
-            " to .env and fill it in; secrets are only made for you in development."
+            f"ENVIRONMENT is {env['ENVIRONMENT']}, and {', '.join(missing)} are not set. Copy"
+            " .env.example to .env and fill it in; secrets are only made for you in"
+            f" {' and '.join(sorted(ON_DEFAULTS))}."
         )
 
 

@@ -19,7 +19,7 @@ from typing import Self
 
 import psycopg
 
-from config.topology import TOPOLOGY
+from config import topology
 from devtools.child import ROOT, Child, ChildFailed, Echo, Program
 from devtools.given_servers import refuse_silent_servers
 from devtools.ports import LOOPBACK, PortTaken, start_on_free_port
@@ -61,7 +61,7 @@ class Ports:
 
 
 def one_worker_per_queue(queues: Iterable[str] | None = None) -> tuple[Worker, ...]:
-    return tuple(Worker(queue, queue) for queue in queues or TOPOLOGY.queues)
+    return tuple(Worker(queue, queue) for queue in queues or topology.TOPOLOGY.queues)
 
 
 class Stack:
@@ -173,7 +173,7 @@ class Stack:
                 ],
                 env={**self.env, **(environment or {})},
                 stop_within_s=max(
-                    TOPOLOGY.queue(queue).stop_grace_s for queue in worker.queue.split(",")
+                    topology.TOPOLOGY.queue(queue).stop_grace_s for queue in worker.queue.split(",")
                 ),
             )
         )

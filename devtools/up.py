@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import watchfiles
 
-from config.topology import TOPOLOGY
+from config import topology
 from devtools import running
 from devtools.child import ROOT
 from devtools.console import complain, echo, say
@@ -20,6 +21,7 @@ from devtools.stack import Ports, Stack, one_worker_per_queue
 from devtools.supervisor import failure_of
 
 KEPT = ROOT / ".var"
+TOPOLOGY_FILE = ROOT / "config" / "topology.py"
 RELOADED_ROLES = ("relay", "worker", "web")
 # A child that dies this soon after a reload died of the edit, and the next edit may cure it.
 EDIT_TO_BLAME_S = 20.0
@@ -52,7 +54,7 @@ def main(argv: list[str]) -> int:
     with stack, running.announced(stack.env):
         _print_addresses(stack, _create_admin(stack))
         try:
-            return _stay(stack, reload=given.reload)
+            return _stay(stack, reload=given.reload, follow_queues=given.queues is None)
         except KeyboardInterrupt:
             say("Stopping: running jobs end or are given back. Ctrl-C again kills.")
             return 0
@@ -76,7 +78,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--queues",
         type=lambda text: [name for name in text.split(",") if name],
-        default=list(TOPOLOGY.queues),
+        default=None,
         help="queues that get a worker, with commas; all declared ones unless given",
     )
     for server in ("web", "flower", "postgres", "redis"):
@@ -113,12 +115,17 @@ def _print_addresses(stack: Stack, password: str) -> None:
     say("")
 
 
-def _stay(stack: Stack, *, reload: bool) -> int:
-    """Until a signal, or until a child dies that no edit can cure: then 1."""
+def _stay(stack: Stack, *, reload: bool, follow_queues: bool = True) -> int:
+    """Until a signal, or until a child dies that no edit can cure: then 1.
+
+    ``follow_queues``: a queue that is declared meanwhile gets a worker.
+    """
     reloaded_at = float("-inf")
     reported: set[str] = set()
     for changed in _changes() if reload else _ticks():
         if changed and _all_compile(changed):
+            if TOPOLOGY_FILE in changed:
+                _take_in_queues(stack, follow=follow_queues)
             _reload(stack, changed)
             reloaded_at = time.monotonic()
             reported.clear()
@@ -126,8 +133,14 @@ def _stay(stack: Stack, *, reload: bool) -> int:
         for service in stack.supervisor.failed():
             if service.name in reported:
                 continue
-            complain(str(failure_of(service)))
             reported.add(service.name)
+            if service.exit_code == 0 and service.role in RELOADED_ROLES:
+                again = "change or ./dev up" if reload else "./dev up"
+                complain(
+                    f"{service.name} was stopped from outside; it starts again at the next {again}"
+                )
+                continue
+            complain(str(failure_of(service)))
             if (
                 service.role not in RELOADED_ROLES
                 or time.monotonic() - reloaded_at > EDIT_TO_BLAME_S
@@ -135,6 +148,29 @@ def _stay(stack: Stack, *, reload: bool) -> int:
                 return 1
             complain(f"{service.name} starts again at the next change")
     return 1
+
+
+def _take_in_queues(stack: Stack, *, follow: bool) -> None:
+    """Workers for the queues that are declared now; the next look starts and stops them."""
+    known = set(topology.TOPOLOGY.queues)
+    try:
+        importlib.reload(topology)
+    except Exception as error:  # whatever somebody may write there; the workers will say it too
+        complain(f"config/topology.py: {error}")
+        return
+    declared = set(topology.TOPOLOGY.queues)
+    for queue in sorted(declared - known):
+        say(
+            f"{queue} is new and "
+            + ("gets a worker" if follow else "not among --queues: no worker")
+        )
+    if not follow:
+        return
+    stack.workers = one_worker_per_queue()
+    gone = {f"worker-{queue}" for queue in known - declared}
+    for process in sorted(gone & set(stack.supervisor.names("worker"))):
+        say(f"{process} ends: its queue is not declared any more")
+        stack.supervisor.stop(process)
 
 
 def _stand_aside(stack: Stack, taken: frozenset[str]) -> None:

@@ -1,4 +1,4 @@
-"""What ``manage.py check --deploy`` refuses of a project in production."""
+"""What ``manage.py check --deploy`` refuses of a project outside of development."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 def refused(name: str, sentence: str, hint: str) -> list[CheckMessage]:
-    """Only in production: a first look on a laptop needs none of this."""
+    """Not in development and test: a first look on a laptop needs none of this."""
     return [Error(sentence, hint=hint, id=name)] if settings.PRODUCTION else []
 
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from config.environment import DEVELOPMENT, is_production, refuse_to_start
 from config.topology import TOPOLOGY
 from project.logging import configure_logging
 
@@ -16,7 +17,10 @@ def env(name: str, default: str = "") -> str:
     """``NAME``, or the content of the file that ``NAME_FILE`` points at (a mounted secret)."""
     path = os.environ.get(f"{name}_FILE")
     if path:
-        return Path(path).read_text().strip()
+        try:
+            return Path(path).read_text().strip()
+        except OSError as error:
+            refuse_to_start(f"{name}_FILE is {path}, which cannot be read: {error.strerror}.")
     return os.environ.get(name, default)
 
 
@@ -50,10 +54,15 @@ def database(url: str) -> dict[str, object]:
     }
 
 
-ENVIRONMENT = env("ENVIRONMENT", "development")
-PRODUCTION = ENVIRONMENT == "production"
+ENVIRONMENT = env("ENVIRONMENT") or DEVELOPMENT
+PRODUCTION = is_production(ENVIRONMENT)  # or anything else that is not for development
 DEBUG = flag("DEBUG", default=False)
 SECRET_KEY = env("SECRET_KEY") or ("" if PRODUCTION else "only-for-development")
+if not SECRET_KEY:
+    refuse_to_start(
+        f"ENVIRONMENT is {ENVIRONMENT}, and SECRET_KEY is not set. Set SECRET_KEY or"
+        ' SECRET_KEY_FILE; python3 -c "import secrets; print(secrets.token_urlsafe(48))" makes one.'
+    )
 ALLOWED_HOSTS = [h for h in env("ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]").split(",") if h]
 CSRF_TRUSTED_ORIGINS = [o for o in env("CSRF_TRUSTED_ORIGINS").split(",") if o]
 RELEASE = env("RELEASE", "dev")
@@ -114,6 +123,16 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024  # bytes; four times the largest paylo
 if PRODUCTION:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
+# TLS ends in a proxy, which may do both of these itself: only its people know. A given value is
+# their answer, "off" and 0 as well; without one `check --deploy` asks (W004, W008).
+SECURE_SSL_REDIRECT = flag("SSL_REDIRECT")
+SECURE_HSTS_SECONDS = int(env("HSTS_SECONDS") or 0)
+SILENCED_SYSTEM_CHECKS = [
+    *(["security.W004"] if env("HSTS_SECONDS") else []),
+    *(["security.W008"] if env("SSL_REDIRECT") else []),
+    # Subdomains and the browsers' own list bind more hosts than this one.
+    *("security.W005", "security.W021"),
+]
 
 # What the job engine needs to know of this project.
 TASKS_TOPOLOGY = TOPOLOGY

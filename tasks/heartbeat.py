@@ -226,7 +226,9 @@ class Beater:
         self._beats_at = time.monotonic() + BEAT_S - 0.1
         try:
             beat(self.vitals())
-            self._relays.check()
+            # Who stops a whole stack stops its relays first; a worker that leaves is no witness.
+            if not self.draining:
+                self._relays.check()
             if self._reachable is None:
                 forget_the_dead()
                 announce_new_slots()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tasks.topology import STOP_OVERHEAD_S, Queue, Topology, connections_of
+from tasks.topology import STOP_OVERHEAD_S, Downstream, Queue, Topology, connections_of
 
 # Shorter leases than this end runs at each hiccup of the database: three renewals per lease, and
 # a statement may take a second.
@@ -17,6 +17,8 @@ SHORTEST_LEASE_S = 3.0
 # Bytes of one message on Redis, its entry among the unacked and what the list costs.
 MESSAGE_BYTES = 2_000
 MESSAGES_PER_SLOT = 2
+# Of a limit, by which rounding down may miss it before somebody should know.
+UNUSED_SHARE = 0.1
 MB = 1_000_000
 
 
@@ -32,6 +34,32 @@ class Fault:
 def faults(topology: Topology) -> list[Fault]:
     found = [fault for queue in topology.queues.values() for fault in of_queue(queue)]
     return [*found, *of_limits(topology), *of_broker(topology), *of_database(topology)]
+
+
+def notes(topology: Topology) -> list[str]:
+    """What is right and perhaps not meant: derived slots that leave much of a limit unused."""
+    return [
+        note
+        for downstream in topology.downstreams
+        if (note := unused(downstream, [topology.queue(q) for q in topology.calling(downstream)]))
+    ]
+
+
+def unused(downstream: Downstream, queues: list[Queue]) -> str | None:
+    limit, slots = downstream.available, sum(queue.capacity for queue in queues)
+    are_derived = all(queue.slots is None and queue.processes is None for queue in queues)
+    if limit is None or not are_derived or limit - slots <= UNUSED_SHARE * limit:
+        return None
+    parts = " + ".join(f"{q.name} {q.replicas} x {q.concurrency}" for q in queues)
+    note = (
+        f"downstream {downstream.name} takes {limit} at once, and {slots} slots call it ({parts})."
+    )
+    if len(queues) > 1:
+        return note
+    queue = queues[0]
+    even = [n for n in range(1, limit + 1) if limit % n == 0]
+    replicas = min(even, key=lambda n: (abs(n - queue.replicas), n))
+    return f"{note} replicas={replicas} would use all of it ({replicas} x {limit // replicas})."
 
 
 def of_queue(queue: Queue) -> Iterator[Fault]:

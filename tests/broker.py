@@ -18,8 +18,9 @@ import redis
 from django.db import connection
 from kombu import Connection, Exchange, Queue
 
-from config.topology import TOPOLOGY
+from config.topology import TOPOLOGY as SHIPPED
 from devtools.pytest_rabbitmq import rabbitmq_url
+from tests.sample_topology import TOPOLOGY
 
 BROKERS = ("redis", "rabbitmq")
 on_each_broker = pytest.mark.parametrize("corner", BROKERS, indirect=True)
@@ -150,7 +151,7 @@ class RabbitCorner(Corner):
 
     def clear(self) -> None:
         with self.connected() as broker:
-            for queue in TOPOLOGY.queues:
+            for queue in {*SHIPPED.queues, *TOPOLOGY.queues}:
                 broker.channel().queue_delete(queue)
 
 

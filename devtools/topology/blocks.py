@@ -8,8 +8,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from itertools import zip_longest
 
 BLOCK = re.compile(
@@ -21,19 +22,29 @@ BLOCK = re.compile(
 
 @dataclass(frozen=True)
 class Difference:
-    """``stands`` or ``follows`` is empty where the other has a line more."""
+    """Of one block: a line that tells, and how many more differ.
+
+    ``stands`` or ``follows`` is empty where the other has a line more.
+    """
 
     file: str
+    block: str
     line: int
     stands: str
     follows: str
+    more: int
 
     def __str__(self) -> str:
-        stands, follows = self.stands.strip() or "nothing", self.follows.strip() or "nothing"
+        more = f" So do {self.more} more lines of the block {self.block!r}." if self.more else ""
         return (
-            f"{self.file}:{self.line}: {stands!r} stands there, {follows!r} follows from"
-            " config/topology.py. Run: ./dev topology --write"
+            f"{self.file}:{self.line}: {quoted(self.stands)} stands there,"
+            f" {quoted(self.follows)} follows from config/topology.py.{more}"
+            " Run: ./dev topology --write"
         )
+
+
+def quoted(line: str) -> str:
+    return repr(line.strip()) if line.strip() else "nothing"
 
 
 def names_in(text: str) -> list[str]:
@@ -57,10 +68,23 @@ def indented(text: str, indent: str) -> str:
 
 
 def differences(file: str, stands: str, follows: str) -> Iterator[Difference]:
-    """Line by line within each block: a number that differs is named beside the right one."""
+    """At most one for each block: a new queue is a dozen blocks, not a hundred lines."""
     for here, there in zip(BLOCK.finditer(stands), BLOCK.finditer(follows), strict=True):
         first = stands.count("\n", 0, here.start("text")) + 1
-        pairs = zip_longest(here["text"].splitlines(), there["text"].splitlines(), fillvalue="")
-        for number, (old, new) in enumerate(pairs, first):
-            if old != new:
-                yield Difference(file, number, old, new)
+        pairs = list(unequal(here["text"].splitlines(), there["text"].splitlines()))
+        if pairs:
+            # A comment only repeats the number that differs.
+            number, old, new = next(filter(tells, pairs), pairs[0])
+            yield Difference(file, here["name"], first + number, old, new, len(pairs) - 1)
+
+
+def unequal(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, str, str]]:
+    """Index in the old, its line, and the line that belongs there."""
+    for what, a, a_end, b, b_end in SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
+        if what != "equal":
+            for offset, pair in enumerate(zip_longest(old[a:a_end], new[b:b_end], fillvalue="")):
+                yield a + min(offset, max(a_end - a - 1, 0)), *pair
+
+
+def tells(pair: tuple[int, str, str]) -> bool:
+    return any(line.strip() and not line.lstrip().startswith("#") for line in pair[1:])

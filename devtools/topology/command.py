@@ -11,7 +11,7 @@ from devtools.console import complain, say
 from devtools.topology.files import shells, stale, write
 from devtools.topology.formats import FORMATS
 from devtools.topology.table import shown
-from tasks.soundness import faults
+from tasks.soundness import faults, notes
 from tasks.topology import Topology
 
 
@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
     if given.write:
         return report_written(write(given.root, topology), topology)
     if given.check:
-        return report(problems(given.root, topology))
+        return report(problems(given.root, topology), topology)
     say(FORMATS[given.format](topology) if given.format else shown(topology))
     return 0
 
@@ -57,9 +57,12 @@ def problems(root: Path, topology: Topology) -> list[str]:
     return clashes or [*stale(root, topology), *shells(root)]
 
 
-def report(found: list[str]) -> int:
+def report(found: list[str], topology: Topology) -> int:
+    """Notes are no reason to fail."""
     for problem in found:
         complain(problem)
+    for note in notes(topology):
+        say(f"note: {note}")
     if not found:
         say("The manifests follow from config/topology.py, and its numbers fit together.")
     return 1 if found else 0
@@ -67,4 +70,6 @@ def report(found: list[str]) -> int:
 
 def report_written(changed: list[str], topology: Topology) -> int:
     say("\n".join(f"wrote {file}" for file in changed) or "Nothing to write.")
-    return report([f"{fault.id}  {fault.sentence} {fault.hint}" for fault in faults(topology)])
+    return report(
+        [f"{fault.id}  {fault.sentence} {fault.hint}" for fault in faults(topology)], topology
+    )

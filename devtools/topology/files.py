@@ -30,7 +30,7 @@ def write(root: Path, topology: Topology) -> list[str]:
 
 
 def stale(root: Path, topology: Topology) -> Iterator[str]:
-    """One sentence for each line that disagrees with the topology."""
+    """One sentence for each block that disagrees with the topology."""
     for file, renders in FILES.items():
         path = root / file
         stands = path.read_text() if path.exists() else ""

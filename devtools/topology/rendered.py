@@ -11,7 +11,7 @@ from string import Template
 from typing import Any
 
 from devtools.topology.numbers import of_queue, of_servers, of_service
-from tasks.topology import Topology
+from tasks.topology import Queue, Topology
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -22,9 +22,21 @@ def per_queue(template: str, between: str = "\n") -> Render:
     """The template once for each queue."""
 
     def render(topology: Topology) -> str:
-        return between.join(fill(template, of_queue(queue)) for queue in topology.queues.values())
+        return between.join(
+            fill(template, {**of_queue(queue), "why_capped": why_capped(queue)})
+            for queue in topology.queues.values()
+        )
 
     return render
+
+
+def why_capped(queue: Queue) -> str:
+    """Words, for a comment: no number of ``numbers.py``."""
+    if queue.limit is not None:
+        return f"its downstream takes {queue.limit} at once"
+    if queue.downstream is not None and queue.downstream.rate:
+        return f"its downstream takes {queue.downstream.rate}"
+    return "no downstream limits it"
 
 
 def per_service(template: str, name: str) -> Render:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from devtools.topology.numbers import of_servers
+from tasks.soundness import notes
 from tasks.topology import (
     DEFAULT_PROCESSES,
     DRAIN_S,
@@ -12,10 +14,12 @@ from tasks.topology import (
     STOP_OVERHEAD_S,
     VISIBILITY_MARGIN_S,
     WORKER_CONNECTIONS,
+    Downstream,
     Queue,
     Service,
     Topology,
     connections_of,
+    days,
 )
 
 
@@ -31,6 +35,7 @@ def shown(topology: Topology) -> str:
         *(titled(f"queue {q.name}", queue_rows(q)) for q in topology.queues.values()),
         *(titled(f"service {s.name}", service_rows(s)) for s in topology.services.values()),
         titled("servers", server_rows(topology)),
+        *(f"note: {note}" for note in notes(topology)),
     ]
     return "\n\n".join(parts)
 
@@ -43,10 +48,12 @@ def titled(title: str, rows: Iterable[Row]) -> str:
 def queue_rows(queue: Queue) -> Iterator[Row]:
     limit, each = queue.limit, queue.concurrency
     yield Row("limit", "none" if limit is None else f"{limit}", limit_reason(queue))
+    if queue.downstream is not None:
+        yield from downstream_rows(queue.downstream)
     kind = "processes" if queue.slots is None else "slots"
     yield Row(f"{kind} per replica", f"{each}", concurrency_reason(queue))
     yield Row("jobs at once", f"{queue.capacity}", f"{queue.replicas} replicas x {each}")
-    yield Row("time limit", f"{queue.time_limit} s", "given")
+    yield Row("time limit", f"{queue.time_limit} s", source(queue, "time_limit"))
     yield Row("drain", f"{queue.drain_s} s", drain_reason(queue))
     yield Row(
         "stop grace",
@@ -55,7 +62,10 @@ def queue_rows(queue: Queue) -> Iterator[Row]:
         if queue.stop_grace is None
         else "given",
     )
-    yield Row("lease", f"{queue.lease:g} s", f"renewed every {queue.lease / 3:g} s")
+    yield Row(
+        "lease", f"{queue.lease:g} s",
+        f"{source(queue, 'lease')}; renewed every {queue.lease / 3:g} s",
+    )  # fmt: skip
     yield Row("memory per replica", f"{queue.memory_mb} MB", memory_reason(queue))
     yield Row(
         "database connections",
@@ -71,18 +81,43 @@ def queue_rows(queue: Queue) -> Iterator[Row]:
     )
     bound = "none" if queue.max_waiting is None else f"{queue.max_waiting:,}"
     yield Row("waiting at most", bound, "beyond it new jobs are refused")
-    yield Row("keys kept", f"{queue.retention.days} d", "after the job has finished")
+    yield Row(
+        "keys kept", f"{queue.retention / days(1):g} d",
+        f"{source(queue, 'retention')}; after the job has finished",
+    )  # fmt: skip
 
 
 def limit_reason(queue: Queue) -> str:
-    if queue.downstream is None or queue.downstream.max_concurrency is None:
-        return "it calls nothing limited"
     downstream = queue.downstream
+    if downstream is None:
+        return "it calls nothing limited"
+    if downstream.max_concurrency is None:
+        return f"{downstream.name}: any number of calls at once"
     reserve = f" - {downstream.reserve} reserved" if downstream.reserve else ""
     return (
         f"{downstream.name}: {downstream.max_concurrency} at once{reserve}; the relay holds it,"
         " also during a deploy"
     )
+
+
+def downstream_rows(downstream: Downstream) -> Iterator[Row]:
+    if downstream.rate is not None:
+        yield Row("rate", downstream.rate, f"{downstream.name}: calls, over all queues and relays")
+    breaker = downstream.breaker
+    if breaker is None:
+        yield Row("breaker", "none", f"{downstream.name} is called however often it fails")
+        return
+    yield Row(
+        "breaker", f"{breaker.failure_share:.0%}",
+        f"so many of at least {breaker.least_runs} runs in {breaker.over_s:g} s fail:"
+        f" no calls for {breaker.open_s:g} s, then one that probes",
+    )  # fmt: skip
+
+
+def source(queue: Queue, name: str) -> str:
+    """Whether somebody chose the number."""
+    default = next(field.default for field in fields(queue) if field.name == name)
+    return "the default" if getattr(queue, name) == default else "given"
 
 
 def concurrency_reason(queue: Queue) -> str:
@@ -137,3 +172,18 @@ def server_rows(topology: Topology) -> Iterator[Row]:
         f"{topology.longest_s:g} s longest time limit + stop grace, + {VISIBILITY_MARGIN_S} s",
     )
     yield Row("broker memory", f"{topology.broker.memory_mb} MB", "noeviction: full is an error")
+    yield memory_row(topology)
+
+
+def memory_row(topology: Topology) -> Row:
+    """What the machines need together: the limits of all containers."""
+    workers = sum(queue.replicas * queue.memory_mb for queue in topology.queues.values())
+    services = sum(part.replicas * part.memory_mb for part in topology.services.values())
+    servers = of_servers(topology)
+    database, broker = servers["database_memory_mb"], servers["broker_container_mb"]
+    return Row(
+        "memory in all",
+        f"{workers + services + database + broker} MB",
+        f"{workers} workers + {services} services + {database} database + {broker} broker;"
+        " without a deploy's surge and autoscaling",
+    )

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tasks', '0004_admission'),
+        ('tasks', '0005_ordering_lines'),
     ]
 
     operations = [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 from io import StringIO
 from typing import Any
 
@@ -10,9 +12,11 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client
 
+from devtools.child import ROOT
 from tasks.models import ApiClient, Job
 from tests import published_tasks  # noqa: F401  (registers them)
 from tests.callers import Caller, api_client, person, rows, set_state
+from tests.processes import environment
 
 pytestmark = pytest.mark.django_db
 
@@ -228,3 +232,15 @@ def test_the_command_says_what_is_wrong(arguments: list[str], message: str) -> N
     with pytest.raises(CommandError, match=message):
         command(*arguments)
     assert ApiClient.objects.count() == 1
+
+
+def test_a_mistake_on_the_command_line_is_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "manage.py", "api_client", "shop", "--tenant", "a", "--scopes", "reed"],
+        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "CommandError: Unknown scope 'reed'. There are enqueue, read, operate."
+    )

@@ -298,8 +298,9 @@ def test_a_ledger_of_another_environment_is_refused() -> None:
         set_owner(django_settings.TASKS_ENVIRONMENT)
 
 
-def test_the_command_ends_with_an_error_in_production_without_secrets() -> None:
-    given = environment({"ENVIRONMENT": "production", "SECRET_KEY": "short", "BROKER_PREFIX": ""})
+@pytest.mark.parametrize("name", ["production", "staging"])
+def test_the_command_ends_with_an_error_in_production_without_secrets(name: str) -> None:
+    given = environment({"ENVIRONMENT": name, "SECRET_KEY": "short", "BROKER_PREFIX": ""})
     done = subprocess.run(
         [sys.executable, "manage.py", "check", "--deploy"],
         cwd=ROOT, env=given, capture_output=True, text=True, timeout=60, check=False,

@@ -174,3 +174,15 @@ def wait_for_silence() -> datetime:
 
     wait_until(stays, every_s=0.02, what="it falls silent")
     return seen[-1]
+
+
+def test_a_worker_that_leaves_says_nothing_of_relays_that_have_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[str] = []
+    beater = Beater("w@test", [])
+    monkeypatch.setattr(beater._relays, "check", lambda: looks.append(""))
+    beater._beat()
+    beater.drain()
+    beater._beat()
+    assert len(looks) == 1

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from config.topology import TOPOLOGY
 from tasks import worker_options
 from tasks.models import Worker
 from tasks.topology import Queue, Topology
 from tests.broker import Corner
 from tests.processes import wait_until, worker
+from tests.sample_topology import TOPOLOGY
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.django_db(transaction=True)]
 

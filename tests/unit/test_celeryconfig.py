@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from celery.app.defaults import SETTING_KEYS
 
-from config.topology import TOPOLOGY
+from config.topology import TOPOLOGY as SHIPPED
 from tasks import worker_options
 from tasks.topology import Downstream, Queue
+from tests.sample_topology import TOPOLOGY
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -121,12 +122,12 @@ def test_the_prefix_stands_before_every_name_on_the_broker(
 
 def test_no_run_outlives_the_visibility_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     timeout = settings(monkeypatch)["broker_transport_options"]["visibility_timeout"]
-    assert all(timeout > queue.time_limit + queue.drain_s for queue in TOPOLOGY.queues.values())
+    assert all(timeout > queue.time_limit + queue.drain_s for queue in SHIPPED.queues.values())
 
 
 def test_every_declared_queue_is_known_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     queues = settings(monkeypatch)["task_queues"]
-    assert {queue.name: queue.routing_key for queue in queues} == {q: q for q in TOPOLOGY.queues}
+    assert {queue.name: queue.routing_key for queue in queues} == {q: q for q in SHIPPED.queues}
 
 
 NARROW = Queue("narrow", downstream=Downstream("d", max_concurrency=3), time_limit=10)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from config import topology
 from devtools import up
-from devtools.child import ROOT
+from devtools.child import ROOT, Child, Program
+from devtools.stack import Stack, Worker, one_worker_per_queue
+from devtools.supervisor import Service, Supervisor
+from tasks.topology import Queue, Topology
 
 
 def until(changes: Iterator[frozenset[Path]], wanted: Path) -> frozenset[Path]:
@@ -69,3 +78,121 @@ def test_a_breakpoint_without_a_terminal_leads_to_the_worker_that_has_one(
     assert "./dev worker --solo" in capsys.readouterr().out
     up._echo_with_hints("worker-bulk", "ValueError")
     assert "--solo" not in capsys.readouterr().out
+
+
+# --- while it stays up --------------------------------------------------------------------
+
+OBEDIENT = (
+    "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0));"
+    "print('ready', flush=True); time.sleep(60)"
+)
+
+
+class Workers:
+    """The part of a stack that ``_stay`` sees, with a sleeping process for each worker."""
+
+    def __init__(self, supervisor: Supervisor, queues: Iterable[str]) -> None:
+        self.supervisor = supervisor
+        self.workers = one_worker_per_queue(queues)
+
+    def start_worker(self, worker: Worker) -> Child:
+        argv = [sys.executable, "-c", OBEDIENT]
+        child = self.supervisor.start(Program(worker.process, argv, role="worker"))
+        child.wait_for_line("ready", within_s=10)
+        return child
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    with Supervisor() as supervisor:
+        yield Workers(supervisor, ["a", "b"])
+
+
+def stay(workers: Workers, batches: Iterator[frozenset[Path]], **options: bool) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(up, "_changes", lambda: batches)
+        return up._stay(cast("Stack", workers), reload=True, **options)
+
+
+def until_ended(child: Service) -> None:
+    deadline = time.monotonic() + 10
+    while child.exit_code is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def test_a_worker_that_somebody_stops_is_one_line_and_the_rest_goes_on(
+    workers: Workers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running: list[bool] = []
+
+    def batches() -> Iterator[frozenset[Path]]:
+        yield frozenset()
+        child = cast("Child", workers.supervisor["worker-a"])
+        child.signal(signal.SIGTERM)
+        until_ended(child)
+        yield frozenset()
+        yield frozenset()
+        running.append(cast("Child", workers.supervisor["worker-b"]).is_running)
+
+    stay(workers, batches())
+    assert running == [True]
+    assert capsys.readouterr().out.splitlines()[-1:] == [
+        "worker-a was stopped from outside; it starts again at the next change or ./dev up"
+    ]
+
+
+def test_a_worker_that_is_killed_ends_the_stack(workers: Workers) -> None:
+    def batches() -> Iterator[frozenset[Path]]:
+        yield frozenset()
+        child = cast("Child", workers.supervisor["worker-a"])
+        child.signal(signal.SIGKILL)
+        until_ended(child)
+        yield frozenset()
+        raise AssertionError("it went on")
+
+    assert stay(workers, batches()) == 1
+
+
+@pytest.fixture
+def declared(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """What config/topology.py declares from the next reload on."""
+    monkeypatch.setattr(topology, "TOPOLOGY", Topology.of([Queue("a"), Queue("b")]))
+
+    def declare(*queues: str) -> None:
+        changed = Topology.of(map(Queue, queues))
+        monkeypatch.setattr(
+            importlib, "reload", lambda module: setattr(module, "TOPOLOGY", changed)
+        )
+
+    return declare
+
+
+def test_a_new_queue_gets_a_worker_and_one_that_is_gone_loses_it(
+    workers: Workers, declared: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    names: list[list[str]] = []
+
+    def batches() -> Iterator[frozenset[Path]]:
+        yield frozenset()
+        declared("b", "fresh")
+        yield frozenset({up.TOPOLOGY_FILE})
+        names.append(workers.supervisor.names("worker"))
+
+    stay(workers, batches())
+    assert names == [["worker-b", "worker-fresh"]]
+    said = capsys.readouterr().out
+    assert "fresh is new and gets a worker" in said
+    assert "worker-a ends: its queue is not declared any more" in said
+
+
+def test_a_new_queue_beside_chosen_ones_is_said(
+    workers: Workers, declared: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def batches() -> Iterator[frozenset[Path]]:
+        yield frozenset()
+        declared("a", "b", "fresh")
+        yield frozenset({up.TOPOLOGY_FILE})
+
+    stay(workers, batches(), follow_queues=False)
+    assert "fresh is new and not among --queues: no worker" in capsys.readouterr().out
+    assert workers.supervisor.names("worker") == ["worker-a", "worker-b"]

@@ -61,11 +61,14 @@ def test_production_takes_what_is_given_and_makes_no_administrator(tmp_path: Pat
     assert "admin-password" not in made
 
 
+@pytest.mark.parametrize("environment", ["production", "prod", "staging"])
 @pytest.mark.parametrize("name", list(GIVEN)[1:])
-def test_production_refuses_what_is_missing_and_writes_nothing(name: str, tmp_path: Path) -> None:
-    done = run(tmp_path, {**GIVEN, name: ""})
+def test_production_refuses_what_is_missing_and_writes_nothing(
+    name: str, environment: str, tmp_path: Path
+) -> None:
+    done = run(tmp_path, {**GIVEN, "ENVIRONMENT": environment, name: ""})
     assert done.returncode == 1
-    assert name in done.stderr
+    assert f"ENVIRONMENT is {environment}, and {name}" in done.stderr
     assert "Copy .env.example to .env" in done.stderr
     assert files(tmp_path) == {}
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from config.topology import TOPOLOGY
 from tasks.soundness import faults
 from tasks.topology import Broker, Database, Downstream, Queue, Service, Topology, days
+from tests.sample_topology import TOPOLOGY
 
 BANK = Downstream("bank", max_concurrency=20)
 
@@ -58,7 +58,7 @@ def test_connections_are_those_of_a_deploy_at_full_scale() -> None:
     assert topology.connections == (4 + 1) * (5 + 2) + (2 + 1) * 2 * 7
 
 
-def test_the_numbers_as_they_come_fit_together() -> None:
+def test_numbers_that_fit_together_have_no_fault() -> None:
     assert faults(TOPOLOGY) == []
 
 

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from config.topology import TOPOLOGY
 from devtools.child import ROOT
 from devtools.topology.command import problems
+from devtools.topology.files import write
 from devtools.topology.formats import as_env, as_helm_values, as_json
 from devtools.topology.rendered import FILES
 from devtools.topology.table import shown
+from tasks.topology import Downstream, Queue, Topology
+from tests.sample_topology import TOPOLOGY
 
 PARTS = ("config", "devtools", "orders", "project", "tasks", "manage.py", "pyproject.toml")
 MANIFESTS = ("Dockerfile", "docker-compose.yml", "config")
@@ -25,8 +27,11 @@ MANIFESTS = ("Dockerfile", "docker-compose.yml", "config")
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of the repository that may be changed."""
-    return copied(tmp_path / "checkout", {*PARTS, *MANIFESTS})
+    """A copy of the repository that may be changed, with numbers that nobody else changes."""
+    root = copied(tmp_path / "checkout", {*PARTS, *MANIFESTS})
+    shutil.copy(ROOT / "tests/sample_topology.py", root / "config/topology.py")
+    write(root, TOPOLOGY)
+    return root
 
 
 def copied(to: Path, names: set[str]) -> Path:
@@ -102,7 +107,10 @@ def test_half_the_bank_is_one_number_and_everything_follows(checkout: Path) -> N
     assert "Run: ./dev topology --write" in text
 
     assert topology(checkout, "--write")[0] == 0
-    assert topology(checkout, "--check")[0] == 0
+    code, text = topology(checkout, "--check")
+    assert code == 0
+    assert "note: downstream bank takes 10 at once, and 8 slots call it (payments 4 x 2)." in text
+    assert "replicas=5 would use all of it (5 x 2)" in text
     after = compose(checkout)["worker-payments"]["deploy"]["resources"]  # type: ignore[index]
     assert (before, after) == ({"limits": {"memory": "1200M"}}, {"limits": {"memory": "600M"}})
     autoscaler = kubernetes(
@@ -115,6 +123,11 @@ def test_half_the_bank_is_one_number_and_everything_follows(checkout: Path) -> N
 def test_a_new_queue_gets_a_service_a_deployment_and_an_alert(checkout: Path) -> None:
     file = checkout / "config/topology.py"
     replace(file, "[DEFAULT, ", "[Queue('mail_out', time_limit=20, acceptable_wait_s=7), DEFAULT, ")
+    code, text = topology(checkout, "--check")
+    assert code == 1
+    blocks = {(file, name) for file, renders in FILES.items() for name in renders}
+    assert len(text.splitlines()) <= len(blocks)
+    assert "nothing stands there, 'worker-mail-out:' follows from config/topology.py. So do" in text
     assert topology(checkout, "--write")[0] == 0
     service = compose(checkout)["worker-mail-out"]
     assert service["command"][:6] == ["celery", "-A", "project", "worker", "-Q", "mail_out"]
@@ -182,6 +195,7 @@ def test_what_somebody_changed_by_hand_is_named_with_what_follows(
 ) -> None:
     file, old, new, sentence = HANDS[hand]
     root = copied(tmp_path / "manifests", set(MANIFESTS))
+    write(root, TOPOLOGY)
     assert problems(root, TOPOLOGY) == []
     replace(root / file, old, new)
     said = "\n".join(problems(root, TOPOLOGY))
@@ -202,6 +216,55 @@ def test_the_table_shows_the_arithmetic() -> None:
     assert "stop grace 30 s 20 s drain + 10 s to give back and exit" in text
     assert "memory per replica 1200 MB (5 processes + their parent) x 200 MB" in text
     assert "visibility timeout 390 s 330 s longest time limit + stop grace, + 60 s" in text
+
+
+def table(queue: Queue) -> str:
+    return " ".join(shown(Topology.of([queue])).split())
+
+
+def test_a_downstream_with_a_rate_alone_is_shown_with_its_rate_and_its_breaker() -> None:
+    text = table(Queue("mail", downstream=Downstream("post", rate="2/s")))
+    assert "it calls nothing limited" not in text
+    assert "limit none post: any number of calls at once" in text
+    assert "rate 2/s post: calls, over all queues and relays" in text
+    assert "breaker 50% so many of at least 20 runs in 30 s fail" in text
+    deaf = table(Queue("mail", downstream=Downstream("post", rate="2/s", breaker=None)))
+    assert "breaker none post is called however often it fails" in deaf
+
+
+def test_a_number_that_nobody_gave_is_called_the_default() -> None:
+    assert "time limit 300 s the default" in table(Queue("q"))
+    assert "time limit 60 s given" in table(Queue("q", time_limit=60))
+    assert "keys kept 7 d the default" in table(Queue("q"))
+    assert "lease 30 s given" in table(Queue("q", lease=30))
+
+
+def test_memory_is_added_up() -> None:
+    text = " ".join(shown(TOPOLOGY).split())
+    workers = 1 * 600 + 4 * 1200 + 2 * 600 + 2 * 600
+    services = 2 * 200 + 2 * 200 + 200
+    total = workers + services + 1024 + 512
+    assert f"memory in all {total} MB {workers} workers + {services} services + 1024" in text
+
+
+@pytest.mark.parametrize(
+    ("queue", "is_noted"),
+    [
+        (Queue("q", Downstream("d", 10), replicas=4), True),
+        (Queue("q", Downstream("d", 20), replicas=4), False),
+        (Queue("q", Downstream("d", 19), replicas=6), False),
+        (Queue("q", Downstream("d", 10), replicas=4, processes=1), False),
+        (Queue("q", Downstream("d", rate="2/s")), False),
+    ],
+)
+def test_slots_that_leave_much_of_a_limit_unused_are_noted(queue: Queue, is_noted: bool) -> None:
+    assert ("would use all of it" in table(queue)) == is_noted
+
+
+def test_the_cap_of_autoscaling_says_what_it_comes_from(checkout: Path) -> None:
+    text = (checkout / "config/kubernetes/autoscaling/autoscalers.yaml").read_text()
+    assert "# The hard cap: 4 x 5 slots; its downstream takes 20 at once." in text
+    assert "# The hard cap: 4 x 100 slots; no downstream limits it." in text
 
 
 def test_each_format_is_read_by_its_reader() -> None:

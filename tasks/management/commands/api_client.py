@@ -24,9 +24,7 @@ class Command(BaseCommand):
             action="store_true",
             help="sees the jobs of all; with operate it pauses queues and tasks and cancels",
         )
-        parser.add_argument(
-            "--scopes", type=scopes, default="enqueue,read", help="of enqueue, read, operate"
-        )
+        parser.add_argument("--scopes", default="enqueue,read", help="of enqueue, read, operate")
         action = parser.add_mutually_exclusive_group()
         action.add_argument("--rotate", action="store_true", help="new token; the old one ends")
         action.add_argument("--revoke", action="store_true", help="refuse its token for ever")
@@ -40,7 +38,7 @@ class Command(BaseCommand):
         else:
             every = options["every_tenant"]
             tenant = "" if every and options["tenant"] is None else options["tenant"]
-            self.stdout.write(create(name, tenant, options["scopes"], every_tenant=every))
+            self.stdout.write(create(name, tenant, scopes(options["scopes"]), every_tenant=every))
 
     def revoke(self, name: str) -> None:
         if not revoke_client(name):
