@@ -7,12 +7,13 @@ import struct
 from typing import Annotated, Any
 from uuid import UUID
 
+import structlog
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from ninja import Body, Header, NinjaAPI, Query, Status
 from ninja.parser import Parser
 
-from tasks import fleet, ledger, operate, pauses
+from tasks import fleet, ledger, limits, operate, pauses
 from tasks.clients import AUTHENTICATION, Caller, Scope, caller_with
 from tasks.enqueue import Enqueued, Item, accept, needs_key, resolve
 from tasks.errors import InvalidKey, InvalidPayload, UnknownTask
@@ -69,6 +70,8 @@ from tasks.spelling import doubt
 from tasks.states import Action, Pausable, State
 from tasks.strict_json import parse
 from tasks.waiting import waiting_for
+
+log = structlog.get_logger(__name__)
 
 PAGE_SIZE = 50
 PAGE_MAX = 200
@@ -394,6 +397,20 @@ def list_limits(request: HttpRequest) -> list[LimitOut]:
     caller = caller_with(request, Scope.OPERATE)
     # The reason comes from the body of a job, which may be another tenant's.
     return [LimitOut.of(state, tells_reason=caller.every_tenant) for state in limit_states()]
+
+
+@api.delete(
+    "/limits/{name}/pause", response={204: None, **refusals(404)}, summary="End a pause by a job"
+)
+def end_pause_of_downstream(request: HttpRequest, name: str) -> Status[None]:
+    """Of the downstream of this name, for all queues and tenants."""
+    caller = caller_with(request, Scope.OPERATE)
+    if not caller.every_tenant:
+        raise Problem(FORBIDDEN, "A downstream is everybody's: ask somebody who operates all.")
+    if not limits.resume(f"downstream:{name}"):
+        raise not_found("No job has paused it.")
+    log.warning("downstream_resumed", downstream=name, actor=caller.name)
+    return Status(204, None)
 
 
 @api.get("/pauses", response={200: list[PauseOut], **refusals()}, summary="List what is paused")

@@ -225,6 +225,17 @@ def pause(name: str, seconds: float, reason: str) -> None:
     )
 
 
+def resume(name: str) -> bool:
+    """An operator knows better than the job that asked for the pause. False: there is none."""
+    return bool(
+        execute(
+            "UPDATE tasks_limit SET paused_until = NULL, pause_reason = ''"
+            " WHERE name = %s AND paused_until > clock_timestamp()",
+            [name],
+        )
+    )
+
+
 def bounded_s(seconds: float) -> float:
     return 0.0 if math.isnan(seconds) else min(max(seconds, 0.0), LONGEST_PAUSE_S)
 

@@ -93,6 +93,18 @@ def test_a_client_of_one_tenant_pauses_and_resumes_that_one_only() -> None:
     assert acme.delete("/pauses?kind=tenant&name=acme").status_code == 204
 
 
+def test_a_pause_that_a_job_asked_for_is_ended_by_whoever_operates_all(operator: Caller) -> None:
+    limits.pause("downstream:bank", 1e9, "come back tomorrow")
+    assert api_client("acme", "operate").delete("/limits/bank/pause").status_code == 403
+    assert operator.delete("/limits/bank/pause").status_code == 204
+    assert limits.status_of("downstream:bank").paused_s == 0
+    assert operator.delete("/limits/bank/pause").status_code == 404
+    with pytest.raises(CommandError, match="did you mean 'bank'"):
+        command("resume", "downstream", "bnak")
+    limits.pause("downstream:bank", 60, "")
+    assert command("resume", "downstream", "bank") == "Resumed the downstream 'bank'.\n"
+
+
 def test_a_client_of_one_tenant_does_not_see_the_others() -> None:
     for kind, name in (("tenant", "acme"), ("tenant", "globex"), ("queue", "default")):
         pauses.pause(Pausable(kind), name, actor="ann")
