@@ -13,7 +13,14 @@ from typing import Literal
 
 from tasks import limits
 from tasks.fleet import LIVE_FOR_S
-from tasks.ledger import INCOMPATIBLE, UNKNOWN, fetch, in_flight, queues_with_due_jobs
+from tasks.ledger import (
+    HELD_BY_REASON,
+    INCOMPATIBLE,
+    UNKNOWN,
+    fetch,
+    in_flight,
+    queues_with_due_jobs,
+)
 from tasks.limits import BreakerState, Status
 from tasks.states import Hold
 from tasks.topology import Downstream
@@ -53,7 +60,8 @@ def queue_loads() -> list[QueueLoad]:
     due = due_by_queue()
     scheduled = count_by_queue("state = 'queued' AND NOT due")
     held = unrunnable_by_queue()
-    ordered, paused = waiting_on_hold_by_queue()
+    ordered = count_by_queue(f"{HELD_BY_REASON} = '{Hold.ORDER}'")
+    paused = count_by_queue(f"{HELD_BY_REASON} = '{Hold.PAUSED}'")
     dispatched = count_by_queue("state = 'dispatched'")
     running = count_by_queue("state = 'running'")
     dead_letters = count_by_queue("dead_letter")
@@ -179,21 +187,6 @@ def unrunnable_by_queue() -> Mapping[str, int]:
     unknown = count_by_queue(UNKNOWN)
     incompatible = count_by_queue(INCOMPATIBLE)
     return Counter(unknown) + Counter(incompatible)
-
-
-def waiting_on_hold_by_queue() -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Ordered and paused jobs, which are healthy. Of the first ``COUNT_MAX`` that are on hold:
-    to find all of one reason among those of the others would have no bound."""
-    rows = fetch(
-        "SELECT hold_reason, queue, count(*) FROM (SELECT hold_reason, queue FROM tasks_job"
-        " WHERE state = 'queued' AND hold_reason <> '' LIMIT %s) AS counted"
-        " WHERE hold_reason IN (%s, %s) GROUP BY hold_reason, queue",
-        [COUNT_MAX, Hold.ORDER, Hold.PAUSED],
-    )
-    found: dict[str, dict[str, int]] = {Hold.ORDER: {}, Hold.PAUSED: {}}
-    for reason, queue, counted in rows:
-        found[reason][queue] = counted
-    return found[Hold.ORDER], found[Hold.PAUSED]
 
 
 NO_WORKERS = (0, 0, 0)

@@ -55,7 +55,10 @@ class Request(BaseModel):
 
 
 class NewJob(Request):
-    task: str = Field(min_length=1, max_length=255, examples=["orders.tasks.capture"])
+    task: str = Field(
+        min_length=1, max_length=255, examples=["orders.tasks.capture"],
+        description="The name of one of GET /api/tasks.",
+    )  # fmt: skip
     payload: dict[str, Any] = Field(description="The parameters of the task, at most 256 KiB.")
     priority: int = Field(0, description="-100 to 100; higher goes first.")
     run_at: Moment = Field(None, description="ISO 8601 with a time zone; not before then.")
@@ -281,6 +284,8 @@ class QueueOut(BaseModel):
     depth: int = Field(description="Jobs that could go now; counting stops at 10,000.")
     scheduled: int = Field(description="Jobs whose time has not come; stops at 10,000.")
     held: int = Field(description="Jobs that no live worker can run; stops at 10,000 a reason.")
+    ordered: int = Field(description="Jobs behind an older one of their ordering key.")
+    held_by_pause: int = Field(description="Jobs of a paused task that were put on hold.")
     oldest_age_s: float
     in_flight: int = Field(description="On the broker or running.")
     capacity: int = Field(description="Jobs that the live workers run at once.")
@@ -296,6 +301,8 @@ class QueueOut(BaseModel):
             depth=load.due,
             scheduled=load.scheduled,
             held=load.held,
+            ordered=load.ordered,
+            held_by_pause=load.paused,
             oldest_age_s=round(load.oldest_due_s, 3),
             in_flight=load.in_flight,
             capacity=load.capacity,

@@ -520,8 +520,9 @@ def test_queues_show_what_waits_and_what_runs(acme: Caller) -> None:
     assert {"default", "payments", "bulk", "webhooks"} <= set(queues)
     assert queues["default"].pop("oldest_age_s") >= 0
     assert queues["default"] == {
-        "name": "default", "depth": 1, "scheduled": 1, "held": 0, "in_flight": 2, "capacity": 0,
-        "workers": 0, "paused": False, "pause_reason": None, "breaker": None,
+        "name": "default", "depth": 1, "scheduled": 1, "held": 0, "ordered": 0,
+        "held_by_pause": 0, "in_flight": 2, "capacity": 0, "workers": 0, "paused": False,
+        "pause_reason": None, "breaker": None,
     }  # fmt: skip
 
 

@@ -13,8 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from devtools.ports import free_port
 from tasks import queues
-from tasks.ledger import INCOMPATIBLE, UNKNOWN, execute, fetch, park
+from tasks.ledger import HELD_BY_REASON, INCOMPATIBLE, UNKNOWN, execute, fetch, park
 from tasks.queues import queue_loads
+from tasks.states import Hold
 from tests import published_tasks  # noqa: F401  (registers them)
 from tests.callers import api_client, set_state
 
@@ -69,7 +70,12 @@ def test_only_what_no_worker_can_run_is_held(client: Client) -> None:
 
 @pytest.mark.parametrize(
     ("condition", "index"),
-    [(UNKNOWN, "tasks_job_unknown"), (INCOMPATIBLE, "tasks_job_incompatible")],
+    [
+        (UNKNOWN, "tasks_job_unknown"),
+        (INCOMPATIBLE, "tasks_job_incompatible"),
+        (f"{HELD_BY_REASON} = '{Hold.ORDER}'", "tasks_job_in_line"),
+        (f"{HELD_BY_REASON} = '{Hold.PAUSED}'", "tasks_job_paused"),
+    ],
 )
 def test_counting_what_is_held_reads_the_index_of_its_reason(condition: str, index: str) -> None:
     with transaction.atomic():

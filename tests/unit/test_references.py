@@ -16,6 +16,7 @@ from tasks import errors
 from tasks.enqueue import Enqueued, Item, enqueue, enqueue_many
 from tasks.keys import MAX_KEY_LENGTH
 from tasks.payload import MAX_PAYLOAD_BYTES
+from tasks.representations import NewJob
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 ENQUEUE = (DOCS / "enqueue.md").read_text()
@@ -55,6 +56,12 @@ def test_what_enqueue_takes_is_described_with_its_default(
     heading: str, taken: Mapping[str, str]
 ) -> None:
     assert described(heading) == taken
+
+
+def test_what_the_http_interface_takes_is_named() -> None:
+    line = re.search(r"`POST /api/jobs` takes (.+?) in its body", ENQUEUE)
+    assert line is not None
+    assert re.findall(r"`(\w+)`", line[1]) == list(NewJob.model_fields)
 
 
 def test_the_fields_of_the_answer_are_named() -> None:
