@@ -605,7 +605,8 @@ def test_the_schema_is_open_and_describes_every_call(client: Client) -> None:
     assert {
         "/api/jobs", "/api/jobs/cancel", "/api/jobs/{job_id}", "/api/jobs/{job_id}/cancel",
         "/api/jobs/{job_id}/replay", "/api/jobs/{job_id}/outputs", "/api/queues", "/api/tasks",
-        "/api/workers", "/api/workers/{name}", "/api/limits", "/api/limits/{name}/pause", "/api/pauses",
+        "/api/workers", "/api/workers/{name}", "/api/limits", "/api/limits/{name}/pause",
+        "/api/pauses",
     } == set(schema["paths"])  # fmt: skip
     enqueue = schema["paths"]["/api/jobs"]["post"]
     assert "Idempotency-Key" in [p["name"] for p in enqueue["parameters"]]
