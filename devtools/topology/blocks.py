@@ -35,7 +35,8 @@ class Difference:
     more: int
 
     def __str__(self) -> str:
-        more = f" So do {self.more} more lines of the block {self.block!r}." if self.more else ""
+        lines = "line differs" if self.more == 1 else "lines differ"
+        more = f" In the block {self.block!r} {self.more} more {lines}." if self.more else ""
         return (
             f"{self.file}:{self.line}: {quoted(self.stands)} stands there,"
             f" {quoted(self.follows)} follows from config/topology.py.{more}"

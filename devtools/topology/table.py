@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 from devtools.topology.numbers import of_servers
 from tasks.soundness import notes
 from tasks.topology import (
-    DEFAULT_PROCESSES,
     DRAIN_S,
     SLOT_MB,
     STOP_OVERHEAD_S,
@@ -124,7 +123,7 @@ def concurrency_reason(queue: Queue) -> str:
     if queue.slots is not None or queue.processes is not None:
         return "given"
     if queue.limit is None:
-        return f"{DEFAULT_PROCESSES} where nothing limits it"
+        return "the default, where no max_concurrency is divided"
     return f"{queue.limit} / {queue.replicas} replicas, rounded down"
 
 

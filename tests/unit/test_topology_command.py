@@ -127,7 +127,7 @@ def test_a_new_queue_gets_a_service_a_deployment_and_an_alert(checkout: Path) ->
     assert code == 1
     blocks = {(file, name) for file, renders in FILES.items() for name in renders}
     assert len(text.splitlines()) <= len(blocks)
-    assert "nothing stands there, 'worker-mail-out:' follows from config/topology.py. So do" in text
+    assert "nothing stands there, 'worker-mail-out:' follows from config/topology.py. In" in text
     assert topology(checkout, "--write")[0] == 0
     service = compose(checkout)["worker-mail-out"]
     assert service["command"][:6] == ["celery", "-A", "project", "worker", "-Q", "mail_out"]
