@@ -116,14 +116,22 @@ def dispatched_of_lane(queue: str, lane: str) -> int:
     return int(rows[0][0])
 
 
-def waiting_tenants(queue: str, lane: str, after: str, most: int | None = None) -> list[Waiting]:
+def waiting_tenants(
+    queue: str,
+    lane: str,
+    after: str,
+    most: int | None = None,
+    *,
+    limit: int = turns.TENANTS_AT_ONCE,
+) -> list[Waiting]:
     """Tenants with due jobs, from the one behind ``after`` on and round again; of many, the first.
 
-    ``most``: jobs in flight of a tenant that has no number of its own.
+    ``most``: jobs in flight of a tenant that has no number of its own. ``limit``: how many jobs
+    may go.
     """
-    values = {"queue": queue, "lane": lane, "after": after, "most": most}
-    rows = fetch(turns.TENANTS, {**values, "tenants": turns.TENANTS_AT_ONCE})
-    return [Waiting(*row) for row in rows[: turns.TENANTS_AT_ONCE]]
+    number = turns.tenants_at_once(limit)
+    values = {"queue": queue, "lane": lane, "after": after, "most": most, "tenants": number}
+    return [Waiting(*row) for row in fetch(turns.TENANTS, values)]
 
 
 def in_flight_of_tenants(queue: str) -> dict[str, int]:
@@ -151,7 +159,7 @@ def dispatch(
     ``most``: jobs of one tenant in flight. ``rounds``: what the tenants have had; it goes on.
     """
     rounds = rounds or Rounds()
-    waiting = waiting_tenants(queue, lane, rounds.last, most)
+    waiting = waiting_tenants(queue, lane, rounds.last, most, limit=limit)
     has_bounds = any(one.most is not None for one in waiting)
     busy = in_flight_of_tenants(queue) if has_bounds else {}
     found = turns.turns(waiting, busy, rounds, limit)

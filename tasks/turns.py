@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# Tenants that one pass looks at.
+# Tenants that one pass looks at: twice as many as jobs may go, within these bounds.
+TENANTS_AT_LEAST = 50
 TENANTS_AT_ONCE = 100
 
 
@@ -74,6 +75,10 @@ def turns(
         if room > 0 and not one.is_paused:
             found.append(Turn(one.tenant, one.weight, rounds.start_of(one.tenant), room))
     return found
+
+
+def tenants_at_once(limit: int) -> int:
+    return min(TENANTS_AT_ONCE, max(TENANTS_AT_LEAST, 2 * limit))
 
 
 def rows_of_each(found: Sequence[Turn], limit: int) -> int:

@@ -2,7 +2,7 @@
 
 echo 20 | python -m devtools.benched.dispatching
 
-Each is rolled back: the next one finds what this one found.
+Each is committed, and as many jobs as it sent come to the same tenants before the next one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 from statistics import median
 
 import django
-from django.db import transaction
 
 from devtools.benched.settings import QUEUE
 from tasks import dispatch, ledger
@@ -21,6 +20,11 @@ from tasks.turns import Rounds
 from tasks.wiring import topology
 
 JOBS = 20
+REPLACE = (
+    "WITH gone AS (DELETE FROM tasks_job WHERE id = ANY(%s) RETURNING *)"
+    " INSERT INTO tasks_job (id, task, queue, tenant, idempotency_key, fingerprint, payload)"
+    " SELECT gen_random_uuid(), task, queue, tenant, gen_random_uuid()::text, '', payload FROM gone"
+)
 
 
 def main() -> None:
@@ -34,15 +38,14 @@ def main() -> None:
 
 
 def one_pass(rounds: Rounds) -> float:
-    """Seconds. As in ``Relay.run_once``."""
+    """Seconds, of what ``Relay.run_once`` does. What was sent is gone then, and as much comes."""
     slots = dispatch.Slots(JOBS // dispatch.MESSAGES_PER_SLOT, JOBS)
-    with transaction.atomic():
-        began = time.perf_counter()
-        assert (QUEUE, "") in ledger.lanes_with_due_jobs()
-        jobs = dispatch.dispatch(topology(), topology().queue(QUEUE), slots, rounds=rounds)
-        taken = time.perf_counter() - began
-        transaction.set_rollback(True)
+    began = time.perf_counter()
+    assert (QUEUE, "") in ledger.lanes_with_due_jobs()
+    jobs = dispatch.dispatch(topology(), topology().queue(QUEUE), slots, rounds=rounds)
+    taken = time.perf_counter() - began
     assert len(jobs) == JOBS
+    ledger.execute(REPLACE, [[job.id for job in jobs]])
     return taken
 
 
