@@ -7,6 +7,7 @@ sleeps. A NOTIFY wakes it early, the poll finds everything anyway.
 from __future__ import annotations
 
 import os
+import random
 import socket
 import threading
 import time
@@ -178,7 +179,7 @@ class Relay:
         if not self.publisher.is_away:
             for name, slots in self.slots.items():
                 self.send_again(name, slots)
-        self.housekeeping_at = now + HOUSEKEEPING_EVERY_S
+        self.housekeeping_at = now + out_of_step(HOUSEKEEPING_EVERY_S)
         return made_due
 
     def send_again(self, name: str, slots: Slots) -> None:
@@ -234,7 +235,7 @@ class Relay:
         elif not self.sleeping:
             # Said first, then looked once more: who enqueues after that will wake us.
             self.set_sleeping(True)
-        elif self.listener.wait(IDLE_POLL_S):
+        elif self.listener.wait(out_of_step(IDLE_POLL_S)):
             self.slots = fleet.slots()
 
     def set_sleeping(self, sleeping: bool) -> None:
@@ -262,6 +263,12 @@ class Relay:
         self.listener.close()
         self.publisher.close()
         log.info("relay_stopped", relay=str(self.id))
+
+
+def out_of_step(seconds: float) -> float:
+    """Up to as many, at random. Workers ask Redis once a second: in step with them, a job that only
+    one of them knows would be sent to the same wrong one again and again."""
+    return seconds * random.uniform(0.5, 1.0)  # noqa: S311  (no secret)
 
 
 def is_lock_timeout(exc: Exception) -> bool:

@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 CROWD = 1000
 OVERSHOOT = ROOM // 10
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(180), pytest.mark.django_db(transaction=True)]
 
 
 @dataclass(frozen=True)

@@ -162,6 +162,7 @@ def test_a_running_job_is_told_that_it_is_cancelled(corner: Corner, trace: Trace
 # --- stopping --------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("task", ["checking", "slow"])
 def test_a_stopping_worker_gives_back_what_does_not_end_and_the_next_goes_on(
     task: str, corner: Corner, trace: Trace

@@ -78,7 +78,16 @@ def test_only_what_no_worker_can_run_is_held(client: Client) -> None:
     ],
 )
 def test_counting_what_is_held_reads_the_index_of_its_reason(condition: str, index: str) -> None:
+    """Beside many that are held for another one."""
     with transaction.atomic():
+        for reason in (Hold.TASK_UNKNOWN, f"{Hold.INCOMPATIBLE}: x", Hold.ORDER, Hold.PAUSED):
+            execute(
+                "INSERT INTO tasks_job (id, task, queue, idempotency_key, fingerprint, payload,"
+                " hold_reason, ordering_key) SELECT gen_random_uuid(), 't', 'q',"
+                " gen_random_uuid()::text, '', '{}', %s, 'k' FROM generate_series(1, %s)",
+                [reason, 20 if reason.split(":")[0] in condition else 2_000],
+            )
+        execute("ANALYZE tasks_job", [])
         execute("SET LOCAL enable_seqscan = off", [])
         plan = fetch(f"EXPLAIN SELECT queue FROM tasks_job WHERE {condition} LIMIT 10", [])
     assert index in " ".join(line for (line,) in plan)

@@ -17,7 +17,7 @@ from devtools.given_servers import addresses_of
 from devtools.ports import free_port
 from devtools.pytest_broker import own_database
 from devtools.stack import Stack, Worker, child_environment
-from devtools.testing import left_out, process_arguments
+from devtools.testing import left_out, process_arguments, rounds
 
 
 def test_help_lists_every_command_that_has_a_module(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,6 +56,14 @@ def test_a_whole_run_gets_several_processes_within_bounds() -> None:
 def test_the_drills_run_when_they_are_named() -> None:
     assert left_out(["-k", "relay"]) == ["--ignore=tests/drills"]
     assert left_out(["tests/drills/test_drills.py"]) == []
+
+
+def test_tests_that_promise_a_time_run_last_and_alone() -> None:
+    first, second = rounds(["tests/end_to_end"])
+    assert first[-2:] == ["-m", "not alone"]
+    assert second == ["-n", "0", "-m", "alone"]
+    for chosen in (["-m", "long"], ["-n0"], ["tests/unit/test_keys.py::test_x"]):
+        assert rounds(chosen) == [process_arguments(chosen)]
 
 
 def test_every_test_process_has_a_redis_database_of_its_own() -> None:

@@ -120,14 +120,14 @@ def test_children_stop_in_the_order_of_their_roles(log: Path) -> None:
 
 def test_sigterm_stops_every_child_in_order(supervised: Outside, log: Path) -> None:
     supervised.process.terminate()
-    supervised.process.wait(10)
+    supervised.process.wait(30)
     assert log.read_text() == "web stopped\nworker stopped\npostgres stopped\n"
     assert all_die(supervised.pids)
 
 
 def test_ctrl_c_stops_every_child_in_order(supervised: Outside, log: Path) -> None:
     supervised.process.send_signal(signal.SIGINT)
-    supervised.process.wait(10)
+    supervised.process.wait(30)
     assert log.read_text() == "web stopped\nworker stopped\npostgres stopped\n"
 
 
