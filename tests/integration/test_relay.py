@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from tasks.enqueue import Enqueued, Item, enqueue, enqueue_many
 from tasks.models import Job, QueueState, Worker
 from tasks.models import Relay as RelayRow
 from tasks.pace import FIRST_OVER_S, SHARED_OVER_S, Pace, tell
-from tasks.relay import Relay, in_turn
+from tasks.relay import HOUSEKEEPING_EVERY_S, Relay, in_turn
 from tasks.rescue import EXPIRED_FOR_S, take
 from tasks.states import State
 from tasks.topology import Downstream, Queue, Topology
@@ -518,6 +519,21 @@ def test_a_publish_that_fails_half_way_gives_all_back_and_what_got_out_is_stale(
 def fresh(broker: Corner) -> list[str]:
     """Without those of the first try, which RabbitMQ has got."""
     return [m["headers"]["id"] for m in broker.messages() if m["headers"]["dispatch_no"] == 2]
+
+
+def test_a_relay_does_not_stay_in_step_with_workers_that_ask_once_a_second(broker: Corner) -> None:
+    """Else a job that one of two workers knows goes to the other one, again and again."""
+    pauses_s = set()
+    with a_relay() as relay:
+        for _ in range(10):
+            relay.housekeeping_at = 0.0
+            began = time.monotonic()
+            relay.housekeeping()
+            pauses_s.add(round(relay.housekeeping_at - began, 1))
+    assert len(pauses_s) > 1
+    assert all(
+        HOUSEKEEPING_EVERY_S / 2 <= pause_s < 2 * HOUSEKEEPING_EVERY_S for pause_s in pauses_s
+    )
 
 
 def test_lanes_and_queues_take_turns_in_the_room_there_is() -> None:
