@@ -16,7 +16,6 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from tasks.ledger import LOCK_TIMEOUT_MS, execute, fetch, set_lock_timeout
 from tasks.room import (
     BOUNDS,
     LATER,
@@ -30,6 +29,7 @@ from tasks.room import (
     Bounds,
     has_room,
 )
+from tasks.sql import LOCK_TIMEOUT_MS, execute, fetch, set_lock_timeout
 from tasks.states import Hold, State
 
 

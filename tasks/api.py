@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Body, Header, NinjaAPI, Query, Status
 from ninja.parser import Parser
 
-from tasks import fleet, ledger, limits, operate, pauses
+from tasks import fleet, ledger, limits, operate, pauses, sql
 from tasks.clients import AUTHENTICATION, Caller, Scope, caller_with
 from tasks.enqueue import Enqueued, Item, accept, needs_key, resolve
 from tasks.errors import InvalidKey, InvalidPayload, UnknownTask
@@ -218,7 +218,7 @@ def cancel_jobs(request: HttpRequest, which: Matching) -> Status[CancelledJobs]:
     caller = caller_with(request, Scope.ENQUEUE, Scope.OPERATE)
     given = which.model_dump(exclude={"reason"})
     selection = Selection(
-        **{**given, "created_before": which.created_before or ledger.now()},
+        **{**given, "created_before": which.created_before or sql.now()},
         tenant=None if caller.every_tenant else caller.tenant,
     )
     done, more = operate.cancel_matching(

@@ -15,8 +15,8 @@ from django.db import OperationalError, transaction
 from psycopg.errors import LockNotAvailable
 
 from tasks import ledger, limits
-from tasks.ledger import fetch
 from tasks.limits import Status
+from tasks.sql import fetch
 from tasks.topology import Breaker, Downstream
 from tasks.wiring import topology
 

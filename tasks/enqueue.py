@@ -20,7 +20,7 @@ from django.db import OperationalError, connection, transaction
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from tasks import accept as acceptance
-from tasks import admission, ledger, metrics, wake
+from tasks import admission, metrics, sql, wake
 from tasks.accept import NewJob, Owner
 from tasks.errors import (
     InvalidPayload,
@@ -374,9 +374,9 @@ def bounded_lock_wait() -> Iterator[None]:
     try:
         if connection.in_atomic_block:
             with transaction.atomic():
-                before = ledger.lock_timeout()
+                before = sql.lock_timeout()
                 yield
-                ledger.set_lock_timeout(before)
+                sql.set_lock_timeout(before)
         else:
             yield
     except OperationalError as exc:

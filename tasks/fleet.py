@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from tasks.dispatch import Slots
-from tasks.ledger import execute, fetch, storable
+from tasks.sql import execute, fetch, storable
 
 # Seconds without a beat after which a process counts as gone: three beats of 5 s.
 LIVE_FOR_S = 15

@@ -11,8 +11,8 @@ from django.db import DatabaseError, InterfaceError
 
 from tasks.connections import bounded
 from tasks.deadline import BoundedReader
-from tasks.ledger import fetch
 from tasks.queues import due_by_queue, live_relays
+from tasks.sql import fetch
 
 # Work that only a relay can move has waited for this long: a relay that is merely restarted
 # by a deploy is back sooner.

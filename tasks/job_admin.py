@@ -26,7 +26,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.safestring import SafeString
 
 from tasks import job_display as show
-from tasks import ledger
+from tasks import ledger, sql
 from tasks.enqueue import Enqueued
 from tasks.enqueue_form import EnqueueForm, offer, parameters_of
 from tasks.job_list import (
@@ -303,7 +303,7 @@ class JobAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         given = (request.POST if request.method == "POST" else request.GET).dict()
         try:
-            before = moment(given.get("created_before")) or ledger.now()
+            before = moment(given.get("created_before")) or sql.now()
         except ValueError as exc:
             raise Http404("no such moment") from exc
         selection = selection_of(given, before)

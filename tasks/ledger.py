@@ -9,7 +9,7 @@ Callers own the transaction; without one, each statement commits by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,15 +21,13 @@ from psycopg.errors import LockNotAvailable, UniqueViolation
 
 from tasks import turns
 from tasks.errors import Rejected
+from tasks.sql import LOCK_TIMEOUT_MS, execute, fetch, lock_timeout, set_lock_timeout, storable
 from tasks.states import Action, Failure, Hold, State
 from tasks.turns import Rounds, Waiting
 
 ERROR_MESSAGE_MAX = 10_000  # characters
 TRACEBACK_MAX = 50_000  # characters; the end is kept, it names the cause
 HOLD_REASON_MAX = 200  # characters
-# Milliseconds for which a racer waits until the other's transaction ends. Set by the
-# statement itself, so it costs no round trip.
-LOCK_TIMEOUT_MS = 2000
 
 
 # --- the relay: due, dispatched, lost, expired ------------------------------------------
@@ -256,72 +254,6 @@ def expire(limit: int) -> list[tuple[UUID, str]]:
     )
 
 
-# --- order: one job of an ordering key at a time ------------------------------------------
-
-# The oldest unfinished job of each key, if it waits for one before it.
-LET_HEADS_GO = (
-    " heads AS (SELECT head.id FROM keys, LATERAL (SELECT id, hold_reason FROM tasks_job"
-    " WHERE queue = keys.queue AND tenant = keys.tenant AND ordering_key = keys.ordering_key"
-    " AND state IN ('queued', 'dispatched', 'running') ORDER BY seq LIMIT 1) AS head"
-    f" WHERE head.hold_reason = '{Hold.ORDER}')"
-    " UPDATE tasks_job SET hold_reason = '' WHERE id = ANY(ARRAY(SELECT id FROM tasks_job"
-    f" WHERE id = ANY(ARRAY(SELECT id FROM heads)) AND hold_reason = '{Hold.ORDER}'"
-    " AND state = 'queued' FOR UPDATE SKIP LOCKED))"
-)
-
-
-def has_ordered_jobs() -> bool:
-    return bool(
-        fetch(
-            "SELECT EXISTS (SELECT FROM tasks_job WHERE state IN ('queued', 'dispatched',"
-            " 'running') AND ordering_key IS NOT NULL)",
-            [],
-        )[0][0]
-    )
-
-
-def free_keys(lately_s: float) -> int:
-    """Let the next job go of each ordering key whose job has ended lately."""
-    return execute(
-        "WITH keys AS (SELECT DISTINCT queue, tenant, ordering_key FROM tasks_job"
-        " WHERE ordering_key IS NOT NULL AND finished_at IS NOT NULL"
-        # Not clock_timestamp(), which no index can be searched for.
-        " AND finished_at > statement_timestamp() - %s * interval '1 second'),"
-        f"{LET_HEADS_GO}",
-        [lately_s],
-    )
-
-
-Key = tuple[str, str, str]
-
-
-def sweep_keys(after: Key, limit: int) -> tuple[int, Key]:
-    """The same for up to ``limit`` keys behind this one in which somebody waits.
-
-    What was let go, and the key to go on with; the first one again at the end.
-    """
-    columns = "queue, tenant, ordering_key"
-    waiting = f"state = 'queued' AND hold_reason = '{Hold.ORDER}'"
-    hop = f"SELECT {columns} FROM tasks_job WHERE {waiting} AND ({columns}) > "
-    order = f"ORDER BY {columns} LIMIT 1"
-    rows = fetch(
-        f"WITH RECURSIVE keys AS ((SELECT *, 1 AS place FROM ({hop} (%s, %s, %s) {order}) AS k)"
-        f" UNION ALL SELECT next.*, place + 1 FROM keys, LATERAL ({hop}"
-        f" (keys.queue, keys.tenant, keys.ordering_key) {order}) AS next WHERE place < %s),"
-        f" freed AS (WITH {LET_HEADS_GO.strip()} RETURNING 1)"
-        f" SELECT {columns}, place, (SELECT count(*) FROM freed) FROM keys"
-        " ORDER BY place DESC LIMIT 1",
-        [*after, limit],
-    )
-    if not rows:
-        return 0, NO_KEY
-    *last, place, freed = rows[0]
-    return freed, (last[0], last[1], last[2]) if place == limit else NO_KEY
-
-
-NO_KEY: Key = ("", "", "")
-
-
 # --- held: what must not run now, for a reason of its own ---------------------------------
 
 
@@ -376,55 +308,8 @@ def kinds_of(held: str, column: str) -> str:
     )
 
 
-LIVE = (
-    " live AS MATERIALIZED (SELECT q AS queue, capacity, known_tasks, release, started_at"
-    " FROM tasks_worker, jsonb_array_elements_text(queues) AS q"
-    " WHERE stopped_at IS NULL AND NOT draining"
-    " AND last_beat > clock_timestamp() - %s * interval '1 second')"
-)
-# How many of one kind at once: no more than the able can take while others would refuse them.
-# The pause keeps a job from going round between two live versions all the time.
-RELEASE = (
-    " UPDATE tasks_job SET hold_reason = '' WHERE id IN ("
-    " SELECT job.id FROM kinds k, LATERAL ({able}) AS able, LATERAL ("
-    " SELECT id FROM tasks_job WHERE {held} AND queue = k.queue AND {column} = k.kind"
-    # Not clock_timestamp(), which no index can be searched for.
-    " AND held_at < least(able.held_before, statement_timestamp() - %s * interval '1 second')"
-    " ORDER BY held_at LIMIT CASE WHEN able.everybody THEN %s ELSE least(%s, 2 * able.capacity) END"
-    " FOR UPDATE SKIP LOCKED) AS job WHERE able.capacity > 0 LIMIT %s)"
-)
-KNOWS = (
-    "SELECT sum(capacity) FILTER (WHERE knows) AS capacity, bool_and(knows) AS everybody,"
-    " 'infinity'::timestamptz AS held_before"
-    " FROM (SELECT *, known_tasks ? k.kind AS knows FROM live) AS l WHERE l.queue = k.queue"
-)
-# The same release may be another code where releases have no names: then a later start counts.
-DIFFERS = (
-    "SELECT coalesce(sum(capacity) FILTER (WHERE release <> k.kind), sum(capacity)) AS capacity,"
-    " bool_and(release <> k.kind) AS everybody,"
-    " CASE WHEN bool_or(release <> k.kind) THEN 'infinity' ELSE max(started_at) END AS held_before"
-    " FROM live AS l WHERE l.queue = k.queue"
-)
-RELEASE_KNOWN = f"{kinds_of(UNKNOWN, 'task')}{LIVE}" + RELEASE.format(
-    able=KNOWS, held=UNKNOWN, column="task"
-)
-RELEASE_DIFFERING = f"{kinds_of(INCOMPATIBLE, 'release')}{LIVE}" + RELEASE.format(
-    able=DIFFERS, held=INCOMPATIBLE, column="release"
-)
-
-
-def release_known(limit: int, *, pause_s: float, live_for_s: float) -> int:
-    """Let jobs go that were unknown to a worker and are known to a live one of their queue."""
-    return execute(RELEASE_KNOWN, [live_for_s, pause_s, limit, limit, limit])
-
-
-def release_refused(limit: int, *, pause_s: float, live_for_s: float) -> int:
-    """Let jobs go whose payload one release refused, once another one is live."""
-    return execute(RELEASE_DIFFERING, [live_for_s, pause_s, limit, limit, limit])
-
-
 def queues_with_held_jobs() -> list[str]:
-    """Names of queues where something that came back is on hold, by hopping like above."""
+    """Names of queues where something that came back is on hold, by hopping."""
     held = "FROM tasks_job j WHERE state = 'queued' AND returned_since IS NOT NULL"
     held += " AND hold_reason <> ''"
     rows = fetch(
@@ -452,30 +337,6 @@ def give_up_held(queue: str, after_s: float, limit: int) -> list[UUID]:
         [Failure.GAVE_UP, queue, after_s, limit],
     )
     return [row[0] for row in rows]
-
-
-PAUSED = f"{HELD_BY_REASON} = '{Hold.PAUSED}'"
-
-
-def hold_paused(tasks: Sequence[str], limit: int) -> int:
-    """Take due jobs of these tasks out of the index of due work."""
-    return execute(
-        "UPDATE tasks_job SET hold_reason = %s, held_at = clock_timestamp() WHERE id IN ("
-        f" SELECT id FROM tasks_job {DUE} AND task = ANY(%s) LIMIT %s FOR UPDATE SKIP LOCKED)",
-        [Hold.PAUSED, list(tasks), limit],
-    )
-
-
-def release_paused(paused_tasks: Sequence[str], limit: int) -> int:
-    """Let jobs go that were held for a pause of their task, unless it still lasts."""
-    return execute(
-        f"{kinds_of(PAUSED, 'task').rstrip(',')}"
-        " UPDATE tasks_job SET hold_reason = '' WHERE id IN (SELECT job.id FROM kinds k, LATERAL ("
-        f" SELECT id FROM tasks_job WHERE {PAUSED} AND queue = k.queue AND task = k.kind"
-        " ORDER BY seq LIMIT %s FOR UPDATE SKIP LOCKED) AS job"
-        " WHERE k.kind <> ALL(%s) LIMIT %s)",
-        [limit, list(paused_tasks), limit],
-    )
 
 
 # --- a worker: claim, then settle with the fence of that claim ---------------------------
@@ -979,12 +840,6 @@ def count_selected(selection: Selection) -> int:
     return int(fetch(f"SELECT {parts}", values * len(UNFINISHED_PARTS))[0][0])
 
 
-def now() -> datetime:
-    """The database's."""
-    moment: datetime = fetch("SELECT clock_timestamp()", [])[0][0]
-    return moment
-
-
 def replay(job_id: UUID, *, actor: str, reason: str) -> bool:
     """Queue a failed job again: same id, key and payload; counters from zero.
 
@@ -1086,35 +941,3 @@ def park(*, queue: str, reason: str, task: str, headers: str, body: bytes) -> No
             storable(headers), body,
         ],
     )  # fmt: skip
-
-
-# --- the connection ----------------------------------------------------------------------
-
-
-def storable(text: str) -> str:
-    """PostgreSQL text holds neither NUL nor lone surrogates."""
-    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
-
-
-Parameters = Sequence[Any] | Mapping[str, Any]
-
-
-def execute(sql: str, parameters: Parameters) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
-        return int(cursor.rowcount)
-
-
-def fetch(sql: str, parameters: Parameters) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
-        return list(cursor.fetchall())
-
-
-def lock_timeout() -> str:
-    return str(fetch("SELECT current_setting('lock_timeout')", [])[0][0])
-
-
-def set_lock_timeout(value: str) -> None:
-    """For the rest of this transaction."""
-    fetch("SELECT set_config('lock_timeout', %s, true)", [value])

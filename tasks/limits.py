@@ -16,7 +16,8 @@ from typing import Literal
 import structlog
 
 from tasks import registry
-from tasks.ledger import Dispatched, execute, fetch, storable
+from tasks.ledger import Dispatched
+from tasks.sql import execute, fetch, storable
 from tasks.topology import Queue
 
 log = structlog.get_logger(__name__)

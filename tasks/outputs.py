@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from tasks.ledger import fetch
+from tasks.sql import fetch
 
 # Bytes of JSON of one page, but for a single output that is larger: 500 of the largest outputs
 # would be 125 MiB.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp
 
-from tasks.ledger import execute
+from tasks.sql import execute
 
 # Seconds over which a relay averages, to size what lies on the broker.
 PACE_OVER_S = 1.0

@@ -20,7 +20,8 @@ import structlog
 
 from tasks import ledger
 from tasks.connections import LOST, bounded, is_lost
-from tasks.ledger import Dispatched, storable
+from tasks.ledger import Dispatched
+from tasks.sql import storable
 
 log = structlog.get_logger(__name__)
 

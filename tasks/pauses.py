@@ -7,6 +7,7 @@ costs a job nothing. What runs is left alone. A pause ends when it is resumed or
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,8 +15,9 @@ from typing import Any
 import structlog
 
 from tasks import wake
-from tasks.ledger import fetch, hold_paused, recall, release_paused, storable
-from tasks.states import Pausable
+from tasks.ledger import DUE, HELD_BY_REASON, kinds_of, recall
+from tasks.sql import execute, fetch, storable
+from tasks.states import Hold, Pausable
 
 log = structlog.get_logger(__name__)
 
@@ -227,3 +229,27 @@ def say_ended() -> None:
     )
     for kind, name in ended:
         log.warning("resumed", kind=kind, name=name, actor="until")
+
+
+HELD_PAUSED = f"{HELD_BY_REASON} = '{Hold.PAUSED}'"
+
+
+def hold_paused(tasks: Sequence[str], limit: int) -> int:
+    """Take due jobs of these tasks out of the index of due work."""
+    return execute(
+        "UPDATE tasks_job SET hold_reason = %s, held_at = clock_timestamp() WHERE id IN ("
+        f" SELECT id FROM tasks_job {DUE} AND task = ANY(%s) LIMIT %s FOR UPDATE SKIP LOCKED)",
+        [Hold.PAUSED, list(tasks), limit],
+    )
+
+
+def release_paused(paused_tasks: Sequence[str], limit: int) -> int:
+    """Let jobs go that were held for a pause of their task, unless it still lasts."""
+    return execute(
+        f"{kinds_of(HELD_PAUSED, 'task').rstrip(',')}"
+        " UPDATE tasks_job SET hold_reason = '' WHERE id IN (SELECT job.id FROM kinds k, LATERAL ("
+        f" SELECT id FROM tasks_job WHERE {HELD_PAUSED} AND queue = k.queue AND task = k.kind"
+        " ORDER BY seq LIMIT %s FOR UPDATE SKIP LOCKED) AS job"
+        " WHERE k.kind <> ALL(%s) LIMIT %s)",
+        [limit, list(paused_tasks), limit],
+    )

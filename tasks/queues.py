@@ -13,15 +13,9 @@ from typing import Literal
 
 from tasks import limits
 from tasks.fleet import LIVE_FOR_S
-from tasks.ledger import (
-    HELD_BY_REASON,
-    INCOMPATIBLE,
-    UNKNOWN,
-    fetch,
-    in_flight,
-    queues_with_due_jobs,
-)
+from tasks.ledger import HELD_BY_REASON, INCOMPATIBLE, UNKNOWN, in_flight, queues_with_due_jobs
 from tasks.limits import BreakerState, Status
+from tasks.sql import fetch
 from tasks.states import Hold
 from tasks.topology import Downstream
 from tasks.wiring import topology

@@ -15,9 +15,9 @@ from typing import Any
 from django.db import connection, transaction
 
 from tasks.errors import InvalidPayload
-from tasks.ledger import fetch
 from tasks.registry import task_of
 from tasks.signature import signature_of
+from tasks.sql import fetch
 
 # Payloads of one shape that are bound: the oldest and the newest of each of so many classes.
 # Two jobs of a shape differ in what a type says nothing of: a text that is no UUID, a list of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, astuple, dataclass
 from functools import cache
 
-from tasks.ledger import execute, fetch
+from tasks.sql import execute, fetch
 
 
 @dataclass(frozen=True)

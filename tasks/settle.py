@@ -19,7 +19,7 @@ import structlog
 from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded
 from django.db import DatabaseError, transaction
 
-from tasks import connections, ledger, links, metrics, wake
+from tasks import connections, ledger, links, metrics, sql, wake
 from tasks.board import BOARD
 from tasks.errors import Cancelled, InvalidPayload, LeaseLost
 from tasks.ledger import ErrorReport
@@ -182,7 +182,7 @@ def waiting_briefly() -> Iterator[None]:
     notice before, has ended that statement.
     """
     with transaction.atomic():
-        ledger.set_lock_timeout(str(ledger.LOCK_TIMEOUT_MS))
+        sql.set_lock_timeout(str(sql.LOCK_TIMEOUT_MS))
         yield
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from tasks.ledger import fetch
 from tasks.registry import ledger_tasks
+from tasks.sql import fetch
 from tasks.states import Pausable
 from tasks.wiring import topology
 

@@ -22,7 +22,7 @@ from uuid import UUID
 
 from django.db.models import F, Q, QuerySet
 
-from tasks import inline, ledger
+from tasks import inline, ledger, order
 from tasks.enqueue import resolve
 from tasks.models import Job
 from tasks.payload import differing_fields, mask
@@ -97,7 +97,7 @@ def next_job(horizon: datetime | None) -> UUID | None:
     """As the relay would choose, over all queues; then, up to the horizon, by due time."""
     ledger.stage_due(LIMIT)
     ledger.expire(LIMIT)
-    ledger.sweep_keys(ledger.NO_KEY, LIMIT)
+    order.sweep_keys(order.NO_KEY, LIMIT)
     waiting = Job.objects.filter(state=State.QUEUED, hold_reason="")
     due = waiting.filter(due=True).order_by(F("priority").desc(), "seq")
     found = due.values_list("id", flat=True).first()

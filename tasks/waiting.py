@@ -13,11 +13,11 @@ from uuid import UUID
 
 from tasks import fleet, ledger, limits, pauses
 from tasks.dispatch import Slots, in_flight
-from tasks.ledger import fetch
 from tasks.limits import Rate
 from tasks.models import Job
 from tasks.pace import SHARED_OVER_S
 from tasks.pauses import Paused
+from tasks.sql import fetch
 from tasks.states import Hold, Pausable, State
 from tasks.wiring import topology
 

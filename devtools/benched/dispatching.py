@@ -15,7 +15,7 @@ from statistics import median
 import django
 
 from devtools.benched.settings import QUEUE
-from tasks import dispatch, ledger
+from tasks import dispatch, ledger, sql
 from tasks.turns import Rounds
 from tasks.wiring import topology
 
@@ -45,7 +45,7 @@ def one_pass(rounds: Rounds) -> float:
     jobs = dispatch.dispatch(topology(), topology().queue(QUEUE), slots, rounds=rounds)
     taken = time.perf_counter() - began
     assert len(jobs) == JOBS
-    ledger.execute(REPLACE, [[job.id for job in jobs]])
+    sql.execute(REPLACE, [[job.id for job in jobs]])
     return taken
 
 

@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 from devtools.proxy import FaultyProxy
-from tasks import ledger
+from tasks import ledger, sql
 from tasks.enqueue import enqueue
 from tasks.interrupt import LOOK_EVERY_S
 from tasks.models import Attempt, Job
@@ -173,7 +173,7 @@ def test_start_by_ends_what_lies_on_the_broker(corner: Corner, trace: Trace) -> 
 
 
 def soon() -> Any:
-    return ledger.now() + timedelta(seconds=3)
+    return sql.now() + timedelta(seconds=3)
 
 
 @contextmanager

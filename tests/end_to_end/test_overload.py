@@ -18,7 +18,7 @@ import pytest
 import structlog
 from django.db import connection
 
-from tasks import ledger
+from tasks import sql
 from tasks.admission import Sampler
 from tasks.clients import Scope, create_client
 from tasks.models import Job
@@ -211,7 +211,7 @@ class Drain:
         connection.close()
 
     def _take(self, count: int) -> int:
-        took = ledger.execute(
+        took = sql.execute(
             "UPDATE tasks_job SET state = 'succeeded', finished_at = clock_timestamp() WHERE id IN"
             " (SELECT id FROM tasks_job WHERE state = 'queued' ORDER BY seq LIMIT %s)",
             [count],

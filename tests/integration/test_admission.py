@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from tasks import accept, admission, ledger, metrics, pauses, room, seats
+from tasks import accept, admission, ledger, metrics, pauses, room, seats, sql
 from tasks.admission import Sampler
 from tasks.enqueue import Enqueued, Item, Refused, enqueue, enqueue_many, uuid7
 from tasks.errors import KeyConflict, QueueClosed, Rejected
@@ -61,7 +61,7 @@ def refusal(**fields: Any) -> Rejected:
 
 def drains(per_s: float) -> None:
     """As the dispatcher writes it; for the length of a test it does not fade."""
-    ledger.execute(
+    sql.execute(
         "INSERT INTO tasks_queuestate (queue, per_s, per_s_at) VALUES ('default', %s,"
         " clock_timestamp() + interval '5 minutes') ON CONFLICT (queue) DO UPDATE"
         " SET per_s = excluded.per_s, per_s_at = excluded.per_s_at",
@@ -75,7 +75,7 @@ def sample() -> None:
 
 
 def age_sample(seconds: float) -> None:
-    ledger.execute(
+    sql.execute(
         "UPDATE tasks_queuestate SET waiting_at = clock_timestamp() - %s * interval '1 second'",
         [seconds],
     )
@@ -222,11 +222,11 @@ def test_a_drain_that_stopped_counts_for_nothing(bound: Bound) -> None:
     drains(per_s=50)
     fill(2)
     sample()
-    ledger.execute(
+    sql.execute(
         "UPDATE tasks_queuestate SET per_s_at = now() - interval '1 minute', idle_at = per_s_at",
         [],
     )
-    ledger.execute("UPDATE tasks_queuestate SET idle_at = per_s_at", [])
+    sql.execute("UPDATE tasks_queuestate SET idle_at = per_s_at", [])
     assert refusal().retry_after == admission.STANDSTILL_RETRY_AFTER_S
 
 
@@ -642,7 +642,7 @@ def test_a_job_that_was_not_committed_when_the_sample_was_taken_counts_later(
 
 def test_a_sample_reads_no_more_than_the_bound_asks_for(bound: Bound) -> None:
     bound(max_waiting=10)
-    ledger.execute(
+    sql.execute(
         "INSERT INTO tasks_job (id, task, queue, idempotency_key, fingerprint, payload)"
         " SELECT gen_random_uuid(), 't.trace', 'default', n::text, '', '{}'"
         " FROM generate_series(1, 5000) n",
@@ -655,7 +655,7 @@ def test_a_sample_reads_no_more_than_the_bound_asks_for(bound: Bound) -> None:
 def test_the_insert_counts_no_backlog_and_reads_no_history(bound: Bound) -> None:
     """The plan on a table never analysed, and on one that was."""
     bound(max_waiting=50_000)
-    ledger.execute(
+    sql.execute(
         "INSERT INTO tasks_job (id, task, queue, idempotency_key, fingerprint, payload, state,"
         " finished_at) SELECT gen_random_uuid(), 't.trace', 'default', n::text, '', '{}',"
         " CASE WHEN n %% 2 = 0 THEN 'queued' ELSE 'succeeded' END,"
@@ -665,7 +665,7 @@ def test_the_insert_counts_no_backlog_and_reads_no_history(bound: Bound) -> None
     sample()
     fill(5)
     for statement in ("SELECT 1", "ANALYZE tasks_job"):
-        ledger.execute(statement, [])
+        sql.execute(statement, [])
         assert rows_read_by_an_insert() < 3 * room.UNSEEN_MAX
 
 
@@ -675,7 +675,7 @@ def rows_read_by_an_insert() -> int:
     assert bounds is not None
     job = accept.NewJob(uuid7(), "t.trace", "default", "", str(uuid7()), "f", "{}")
     statement, values = accept.insert_if_room(job, bounds, to_the_end=False)
-    (plan,) = ledger.fetch(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values)[0]
+    (plan,) = sql.fetch(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values)[0]
     return read_of_jobs(plan[0]["Plan"])
 
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 from django.db import connection, transaction
 
-from tasks import ledger
+from tasks import ledger, sql
 from tasks.enqueue import Enqueued, Item, Refused, enqueue, enqueue_many, uuid7
 from tasks.errors import InvalidKey, InvalidPayload, KeyConflict, Rejected, UnknownTask
 from tasks.models import Job
@@ -255,16 +255,16 @@ def test_a_racer_waits_no_longer_than_the_lock_timeout(inside: bool) -> None:
         before = time.monotonic()
         if inside:
             with transaction.atomic():
-                ledger.set_lock_timeout("7s")
+                sql.set_lock_timeout("7s")
                 with pytest.raises(Rejected):
                     enqueue(keyed, {"order_id": 1})
-                assert ledger.lock_timeout() == "7s"
+                assert sql.lock_timeout() == "7s"
                 enqueue(keyed, {"order_id": 2})
-                assert ledger.lock_timeout() == "7s"
+                assert sql.lock_timeout() == "7s"
         else:
             with pytest.raises(Rejected):
                 enqueue(keyed, {"order_id": 1})
-            assert ledger.lock_timeout() == "0"
+            assert sql.lock_timeout() == "0"
         assert time.monotonic() - before < 4
 
 

@@ -17,7 +17,7 @@ from devtools.ports import free_port
 from tasks import health
 from tasks.deadline import BoundedReader
 from tasks.health import RelayWatch, relay_status
-from tasks.ledger import execute
+from tasks.sql import execute
 from tests import published_tasks  # noqa: F401  (registers them)
 from tests.callers import api_client, set_state
 

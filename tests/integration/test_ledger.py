@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from django.db import IntegrityError, connection, transaction
 
-from tasks import accept, ledger
+from tasks import accept, ledger, sql
 from tasks.enqueue import enqueue
 from tasks.ledger import Dispatched, ErrorReport
 from tasks.models import Attempt, Job, OperatorAction
@@ -278,7 +278,7 @@ def replay_in_a_transaction(job_id: UUID) -> tuple[bool, str]:
 
 
 def somebody_waits_for_a_lock() -> bool:
-    return bool(ledger.fetch("SELECT 1 FROM pg_locks WHERE NOT granted", []))
+    return bool(sql.fetch("SELECT 1 FROM pg_locks WHERE NOT granted", []))
 
 
 def test_a_dismissed_dead_letter_stays_failed() -> None:

@@ -13,8 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from devtools.ports import free_port
 from tasks import queues
-from tasks.ledger import HELD_BY_REASON, INCOMPATIBLE, UNKNOWN, execute, fetch, park
+from tasks.ledger import HELD_BY_REASON, INCOMPATIBLE, UNKNOWN, park
 from tasks.queues import queue_loads
+from tasks.sql import execute, fetch
 from tasks.states import Hold
 from tests import published_tasks  # noqa: F401  (registers them)
 from tests.callers import api_client, set_state

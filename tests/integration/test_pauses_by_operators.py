@@ -14,7 +14,7 @@ from django.db import IntegrityError, transaction
 from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
-from tasks import ledger, limits, pauses
+from tasks import limits, pauses, sql
 from tasks.clients import Scope, create_client
 from tasks.models import ApiClient, Limit, Pause, Tenant
 from tasks.states import Pausable
@@ -191,7 +191,7 @@ def test_an_unknown_name_is_paused_by_force() -> None:
 
 
 def test_what_a_live_worker_knows_is_known() -> None:
-    ledger.execute(
+    sql.execute(
         "INSERT INTO tasks_worker (name, host, pid, queues, known_tasks, capacity)"
         " VALUES ('w', 'h', 1, '[\"theirs\"]', '[\"of.theirs\"]', 1)",
         [],

@@ -9,10 +9,11 @@ from uuid import UUID
 import pytest
 from django.db import connection
 
-from tasks import ledger, turns
+from tasks import ledger, order, turns
 from tasks.enqueue import Item, enqueue, enqueue_many
-from tasks.ledger import NO_KEY, Dispatched, ErrorReport, dispatch
+from tasks.ledger import Dispatched, ErrorReport, dispatch
 from tasks.models import Job, Pause, Tenant
+from tasks.order import NO_KEY
 from tasks.states import Failure, Hold, State
 from tasks.turns import Rounds, Waiting
 from tests.ledger_tasks import trace
@@ -169,7 +170,7 @@ def test_of_an_ordering_key_one_job_goes_at_a_time_in_the_order_of_acceptance() 
         assert dispatch("default", 9) == []
         end(job)
         served.append(job.id)
-        assert ledger.free_keys(5) == (1 if len(served) < 4 else 0)
+        assert order.free_keys(5) == (1 if len(served) < 4 else 0)
     assert served == accepted
 
 
@@ -196,8 +197,8 @@ def test_the_head_of_a_key_blocks_it_as_long_as_it_has_not_ended(state: str) -> 
             assert claim
             if state == "retrying":
                 ledger.retry(head, claim.fence, delay_s=99, error=ErrorReport.of("E", "e"))
-    assert ledger.free_keys(5) == 0
-    assert ledger.sweep_keys(NO_KEY, 10)[0] == 0
+    assert order.free_keys(5) == 0
+    assert order.sweep_keys(NO_KEY, 10)[0] == 0
     assert dispatch("default", 9) == []
 
 
@@ -221,7 +222,7 @@ def test_every_end_frees_the_key(ending: str) -> None:
             ledger.fail(head, claim.fence, failure=Failure.ERROR, error=error)
         else:
             ledger.crash(head, claim.fence, max_crashes=1, reason="died")
-    assert ledger.free_keys(5) == 1
+    assert order.free_keys(5) == 1
     assert ids(dispatch("default", 9)) == [next_]
 
 
@@ -231,11 +232,11 @@ def test_a_replay_runs_at_the_tail_of_its_key() -> None:
     assert claim
     ledger.fail(first, claim.fence, failure=Failure.ERROR, error=ErrorReport.of("E", "e"))
     assert ledger.replay(first, actor="a", reason="again")
-    assert ledger.sweep_keys(NO_KEY, 9)[0] == 1  # the second goes
+    assert order.sweep_keys(NO_KEY, 9)[0] == 1  # the second goes
     [job] = dispatch("default", 9)
     assert job.id == second
     end(job)
-    ledger.free_keys(5)
+    order.free_keys(5)
     assert ids(dispatch("default", 9)) == [first]
 
 
@@ -253,7 +254,7 @@ def test_keys_in_which_nobody_waits_are_not_swept() -> None:
         given(ordering_key=f"a{number}")
     given(jobs=2, ordering_key="z")
     Job.objects.filter(ordering_key="z", hold_reason="").delete()
-    assert ledger.sweep_keys(NO_KEY, 2) == (1, NO_KEY)
+    assert order.sweep_keys(NO_KEY, 2) == (1, NO_KEY)
 
 
 def test_racers_that_did_not_see_each_other_still_go_one_by_one() -> None:
@@ -269,9 +270,9 @@ def test_what_was_enqueued_at_the_moment_its_forerunner_ended_is_found_in_the_sw
     for number in range(7):
         enqueue(trace, {"note": "x"}, ordering_key=f"k{number}")
     Job.objects.update(hold_reason=Hold.ORDER)
-    freed, after = ledger.sweep_keys(NO_KEY, 4)
+    freed, after = order.sweep_keys(NO_KEY, 4)
     assert (freed, after) == (4, ("default", "", "k3"))
-    assert ledger.sweep_keys(after, 4) == (3, NO_KEY)
+    assert order.sweep_keys(after, 4) == (3, NO_KEY)
     assert len(dispatch("default", 9)) == 7
 
 

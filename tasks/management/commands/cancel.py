@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from tasks import ledger
+from tasks import ledger, sql
 from tasks.ledger import CancelledMany, Selection
 from tasks.management.arguments import given_moment, whoever_types
 from tasks.operate import BATCH, cancel_matching
@@ -78,7 +78,7 @@ def selected(options: dict[str, Any]) -> Selection:
     return Selection(
         **named,
         state=options["state"],
-        created_before=options["created_before"] or ledger.now(),
+        created_before=options["created_before"] or sql.now(),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from tasks import ledger, pauses
+from tasks import pauses, sql
 from tasks.management.arguments import given_duration, given_moment, whoever_types
 from tasks.pauses import Paused
 from tasks.spelling import doubt
@@ -64,7 +64,7 @@ def check(kind: Pausable, name: str, *, closed: bool, force: bool) -> None:
 def end_of(options: dict[str, Any]) -> datetime | None:
     until: datetime | None = options["until"]
     if options["for"] is not None:
-        until = ledger.now() + options["for"]
+        until = sql.now() + options["for"]
     if not pauses.still_ahead(until):
         raise CommandError("That time is over.")
     return until
