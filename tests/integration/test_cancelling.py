@@ -16,7 +16,7 @@ from celery.exceptions import TimeLimitExceeded
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError
 
-from tasks import interrupt, ledger, operate, settle
+from tasks import interrupt, ledger, operate, settle, sql
 from tasks.errors import Cancelled, Draining, Interrupted, Rejected
 from tasks.interrupt import Watch
 from tasks.lease import Held, Renewer
@@ -241,7 +241,7 @@ def test_cancelling_a_job_whose_row_is_locked_is_refused_in_time(
 def test_a_parent_does_not_wait_long_for_the_row_of_its_dead_child(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "LOCK_TIMEOUT_MS", 100)
+    monkeypatch.setattr(sql, "LOCK_TIMEOUT_MS", 100)
     job, task = job_row(State.RUNNING), SimpleNamespace(max_crashes=3)
     with psycopg.connect(database_url()) as statement:
         statement.execute("UPDATE tasks_job SET progress = '1' WHERE id = %s", [job.id])
