@@ -347,6 +347,41 @@ def test_looking_for_work_never_touches_finished_rows() -> None:
         assert "Seq Scan on tasks_job" not in plan, plan
 
 
+@pytest.mark.parametrize("analysed", [False, True])
+def test_a_job_named_by_its_id_is_found_by_its_id(analysed: bool) -> None:
+    """Not by the index of its state, through all that is in there."""
+    if analysed:  # while nothing was dispatched or running: the planner takes those for none
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE tasks_job")
+    for _ in range(100):
+        job_in(State.DISPATCHED)
+        job_in(State.RUNNING)
+    job = job_in(State.DISPATCHED)
+    error = ErrorReport.of("ValueError", "no")
+    mine, sent = (job.id, job.fence + 1), Dispatched(job.id, job.task, job.dispatch_no)
+    changes: list[Callable[[], Any]] = [
+        lambda: ledger.undispatch([sent]),
+        lambda: ledger.hold_unknown(job.id, job.dispatch_no),
+        lambda: ledger.dispatch_here(job.id),
+        lambda: ledger.claim(job.id, job.dispatch_no, worker="w", release="r", lease_s=10),
+        lambda: ledger.renew([(job.id, job.dispatch_no, 10.0)]),
+        lambda: ledger.fence_of_dispatch(job.id, job.dispatch_no),
+        lambda: ledger.checkpoint(*mine, "1"),
+        lambda: ledger.emit(*mine, 1, "1"),
+        lambda: ledger.begin_step(*mine, "s"),
+        lambda: ledger.retry(*mine, delay_s=1, error=error),
+        lambda: ledger.give_back(*mine, delay_s=0, give_up_after_s=60),
+        lambda: ledger.end_cancelled(*mine),
+        lambda: ledger.crash(*mine, max_crashes=3, reason="gone"),
+        lambda: ledger.succeed(*mine, result="1"),
+    ]
+    for change in changes:
+        plan = plan_of(change)
+        assert "tasks_job_pkey" in plan, plan
+        assert "tasks_job_dispatched" not in plan, plan
+        assert "tasks_job_running" not in plan, plan
+
+
 def plan_of(search: Callable[[], Any]) -> str:
     """EXPLAIN of the statement that ``search`` sends."""
     with connection.execute_wrapper(explain := Explain()):
