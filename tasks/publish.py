@@ -34,10 +34,19 @@ class Publisher:
         self.failures = 0
         self.try_again_at = 0.0
 
-    @property
-    def is_away(self) -> bool:
-        """Whether the broker failed and it is too early to try again."""
-        return self.failures > 0 and time.monotonic() < self.try_again_at
+    def is_reachable(self) -> bool:
+        """Whether jobs may be marked for the broker now. After a failure it is asked first, but
+        not too often: a job counts as dispatched only when its message can be sent."""
+        if not self.failures:
+            return True
+        if time.monotonic() < self.try_again_at:
+            return False
+        try:
+            self.connect()
+        except self.errors() as exc:
+            self.failed(exc)
+            return False
+        return True
 
     @property
     def is_doubtful(self) -> bool:
@@ -61,11 +70,19 @@ class Publisher:
         self.worked()
         return True
 
+    def connect(self) -> None:
+        if self.producer is not None:
+            return
+        self.connection = self.app.connection_for_write()
+        # Else kombu tries twice, and sleeps for two seconds in between.
+        self.connection.ensure_connection(
+            max_retries=1, interval_start=0, reraise_as_library_errors=False
+        )
+        self.producer = Producer(self.connection.channel(), exchange=DIRECT, auto_declare=False)
+        self.declared = set()
+
     def connected(self, queue: str) -> Any:
-        if self.producer is None:
-            self.connection = self.app.connection_for_write()
-            self.producer = Producer(self.connection.channel(), exchange=DIRECT, auto_declare=False)
-            self.declared = set()
+        self.connect()
         if queue not in self.declared:
             self.app.amqp.queues[queue](self.producer.channel).declare()
             self.declared.add(queue)

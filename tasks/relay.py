@@ -100,7 +100,7 @@ class Relay:
         self.beat()
         self.slots = self.slots or fleet.slots()
         sent = 0
-        if not self.publisher.is_away:
+        if self.publisher.is_reachable():
             self.orders.free()
             self.passes += 1
             lanes = in_turn(ledger.lanes_with_due_jobs(), self.passes)
@@ -176,7 +176,7 @@ class Relay:
         for job_id, queue in ledger.expire(BATCH * 5):
             log.warning("job_expired", job_id=str(job_id), queue=queue)
         holds.give_up(BATCH)
-        if not self.publisher.is_away:
+        if self.publisher.is_reachable():
             for name, slots in self.slots.items():
                 self.send_again(name, slots)
         self.housekeeping_at = now + out_of_step(HOUSEKEEPING_EVERY_S)

@@ -250,6 +250,8 @@ def test_a_broker_that_refuses_gives_the_rows_back_and_is_logged_once(
                 relay.publisher.try_again_at = 0.0
                 relay.run_once()
             assert set(Job.objects.values_list("state", flat=True)) == {State.QUEUED}
+            # Only the first try marked any: from then on the broker is asked before.
+            assert set(Job.objects.values_list("dispatch_no", flat=True)) == {1}
             proxy.pass_on()
             relay.publisher.try_again_at = 0.0
             wait_until(lambda: relay.run_once() == 0 and len(broker.ids()) == 5)
