@@ -48,6 +48,11 @@ class Bench:
         measured: dict[str, float] = json.loads(done.stdout)
         return measured
 
+    def env(self, system: str) -> dict[str, str]:
+        """Plain Celery is bare: no Django, and so nothing of ours, in its workers."""
+        given = self.stack.env
+        return {**given, "DJANGO_SETTINGS_MODULE": ""} if system == PLAIN else given
+
     def start_worker(self, system: str) -> Child:
         """Returns when it takes messages."""
         child = self.stack.supervisor.start(
@@ -59,7 +64,7 @@ class Bench:
                     *("-Q", QUEUE[system], "-c", str(PROCESSES), "-n", f"{system}@%h"),
                     *("--without-mingle", "--without-gossip", "--loglevel", "WARNING"),
                 ],
-                env=self.stack.env,
+                env=self.env(system),
                 stop_within_s=20.0,
             )
         )

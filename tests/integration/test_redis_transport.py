@@ -143,6 +143,18 @@ def test_an_ack_that_redis_does_not_hear_frees_the_place_of_its_message() -> Non
     assert takes_another_after_a_failed_ack(redis_transport.Transport)
 
 
+def test_a_channel_makes_one_client_for_all_its_commands_and_another_one_for_another_pool() -> None:
+    with connection(redis_transport.Transport, Corner().prefix) as broker:
+        channel = broker.default_channel
+        with channel.conn_or_acquire() as first, channel.conn_or_acquire() as second:
+            assert first is second
+            assert first.ping()
+        channel._disconnect_pools()
+        with channel.conn_or_acquire() as other:
+            assert other is not first
+            assert other.ping()
+
+
 @pytest.mark.parametrize("scheme", ["redis", "rediss"])
 def test_every_redis_address_gets_the_cured_transport(scheme: str) -> None:
     with Connection(f"{scheme}://127.0.0.1:1/0?ssl_cert_reqs=required") as broker:
@@ -175,6 +187,13 @@ def test_canary_a_stock_channel_forgets_its_server_when_the_connection_is_droppe
 
 def test_canary_a_stock_channel_counts_a_message_for_ever_when_its_ack_fails() -> None:
     assert not takes_another_after_a_failed_ack(kombu_redis.Transport)
+
+
+def test_canary_a_stock_channel_makes_a_client_for_each_command() -> None:
+    with connection(kombu_redis.Transport, Corner().prefix) as broker:
+        channel = broker.default_channel
+        with channel.conn_or_acquire() as first, channel.conn_or_acquire() as second:
+            assert first is not second
 
 
 def test_canary_a_stock_transport_raises_what_it_cannot_read_into_the_loop() -> None:
