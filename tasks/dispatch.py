@@ -82,11 +82,13 @@ def dispatch(
     """
     if not slots.capacity:
         return []  # nobody takes from the broker: whatever waits, waits in the ledger
+    sharing = topology.sharing(queue)
+    if not room_beside(queue, slots, ledger.in_flight(sharing), per_s):
+        return []  # a look without the lock: most find no room
     with transaction.atomic():
         ledger.lock_limit(queue.lock_name)
-        loads = ledger.in_flight(topology.sharing(queue))
-        load = Load(*loads.get(queue.name, (0, 0)))
-        count = ceil(share * room(queue, slots, load, in_flight(loads), per_s))
+        loads = ledger.in_flight(sharing)
+        count = ceil(share * room_beside(queue, slots, loads, per_s))
         count = min(count, at_most, room_of_rate(queue, lane, loads))
         count = limits.grant(queue, lane, count)
         if not count:
@@ -101,6 +103,13 @@ def dispatch(
         )
         limits.spend(queue, lane, jobs)
         return jobs
+
+
+def room_beside(
+    queue: Queue, slots: Slots, loads: Mapping[str, tuple[int, int]], per_s: float
+) -> int:
+    """``room`` beside what is in flight of the queue, and of those it shares a downstream with."""
+    return room(queue, slots, Load(*loads.get(queue.name, (0, 0))), in_flight(loads), per_s)
 
 
 def in_flight(loads: Mapping[str, tuple[int, int]]) -> int:
