@@ -44,6 +44,9 @@ class Rate:
         return max(1.0, self.per_s * BURST_S)
 
 
+RATE_OF_UNKNOWN = Rate(1.0)
+
+
 @dataclass(frozen=True)
 class Status:
     """A limit at one moment of the database clock. The defaults: nothing was ever written."""
@@ -143,11 +146,12 @@ def rate_of(text: str | float | None) -> Rate | None:
 
 
 def rate_of_task(name: str) -> Rate | None:
-    """What the task declares. One that is not known here cannot say, and is not held up."""
+    """What the task declares. For one that this release does not know, a cautious guess: a relay of
+    the release that does may run beside this one, or soon."""
     task = registry.task_of(name)
     if task is None:
         say_unknown(name)
-        return None
+        return RATE_OF_UNKNOWN
     return rate_of(getattr(task, "own_rate_limit", None))
 
 

@@ -190,6 +190,16 @@ def test_a_lane_obeys_its_downstream_as_well() -> None:
     assert go(LIMITED, "limits.quickly") == []
 
 
+def test_a_task_of_another_release_is_limited_by_guess_where_its_rate_is_not_known() -> None:
+    """A relay that is not replaced yet must not send it unlimited."""
+    waiting(9, queue=FREE.name, task="t.of_tomorrow", lane="t.of_tomorrow")
+    assert len(go(FREE, "t.of_tomorrow")) == 1
+    ledger.recall([FREE.name], 9)
+    assert go(FREE, "t.of_tomorrow") == []
+    pass_time(1.0)
+    assert len(go(FREE, "t.of_tomorrow")) == 1
+
+
 # --- pause until -------------------------------------------------------------------------
 
 
