@@ -279,6 +279,23 @@ def hold_unknown(job_id: UUID, dispatch_no: int) -> bool:
     )
 
 
+def hold_unread(job_id: UUID, dispatch_no: int, *, release: str, problem: str) -> bool:
+    """A worker got a message that only another release can read: ``release`` is its own."""
+    return bool(
+        execute(
+            "UPDATE tasks_job SET state = 'queued', dispatched_at = NULL, hold_reason = %s,"
+            f" release = %s, held_at = clock_timestamp(), {RETURNED}"
+            " WHERE id = %s AND dispatch_no = %s AND state = 'dispatched'",
+            [refusal(problem), release, job_id, dispatch_no],
+        )
+    )
+
+
+def refusal(problem: str) -> str:
+    """Why this release cannot run a job: it is held until there is another one."""
+    return storable(f"{Hold.INCOMPATIBLE}: {problem}")[:HOLD_REASON_MAX]
+
+
 def hold_incompatible(job_id: UUID, fence: int, *, problem: str) -> bool:
     """Return a run whose payload does not fit the task of this release; it costs nothing.
 
@@ -293,7 +310,7 @@ def hold_incompatible(job_id: UUID, fence: int, *, problem: str) -> bool:
             " hold_reason = CASE WHEN cancel_requested_at IS NULL THEN %s ELSE '' END,"
             f" held_at = clock_timestamp(), {RETURNED}, lease_expires_at = NULL,"
             f" started_at = nullif(started_at, claimed_at){OF_MINE}",
-            [storable(f"{Hold.INCOMPATIBLE}: {problem}")[:HOLD_REASON_MAX], job_id, fence],
+            [refusal(problem), job_id, fence],
         )
     )
 

@@ -22,6 +22,7 @@ from tasks import ledger
 from tasks.connections import LOST, bounded, is_lost
 from tasks.ledger import Dispatched
 from tasks.sql import storable
+from tasks.wiring import release
 
 log = structlog.get_logger(__name__)
 
@@ -70,6 +71,16 @@ def held(job: Dispatched, message: Any) -> Keeping:
     def write() -> None:
         is_held = ledger.hold_unknown(job.id, job.dispatch_no)
         log.warning("job_unknown_here", job_id=str(job.id), task=job.task, held=is_held)
+
+    return Keeping(write, f"job {job.id} could not be held", bounded_body(message.body)[0])
+
+
+def unread(job: Dispatched, message: Any, problem: str) -> Keeping:
+    """A job of ours in a message of a newer format, for a worker that reads it."""
+
+    def write() -> None:
+        is_held = ledger.hold_unread(job.id, job.dispatch_no, release=release(), problem=problem)
+        log.warning("message_too_new", job_id=str(job.id), problem=problem, held=is_held)
 
     return Keeping(write, f"job {job.id} could not be held", bounded_body(message.body)[0])
 

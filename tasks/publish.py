@@ -11,6 +11,7 @@ from celery import Celery
 from kombu import Exchange, Producer
 from kombu.exceptions import BatchPublishError  # type: ignore[attr-defined]
 
+from tasks import message_format
 from tasks.ledger import Dispatched
 from tasks.topology import Queue
 
@@ -153,4 +154,5 @@ def headers_of(
         "kwargsrepr": "",
         "origin": "relay",
         "dispatch_no": dispatch_no,
+        "v": message_format.NEWEST,
     }

@@ -18,11 +18,13 @@ from kombu import Message
 
 from devtools.proxy import FaultyProxy
 from project.celery import app
-from tasks import parking
+from tasks import ledger, message_format, parking
 from tasks.consumer import MALFORMED, Consumer, check_shape
+from tasks.enqueue import enqueue
 from tasks.ledger import Dispatched
 from tasks.models import Job, ParkedMessage
 from tests.broker import Corner, execute, trace_table
+from tests.ledger_tasks import trace
 from tests.processes import database_url, wait_until, worker
 
 KNOWN = "plain.trace"
@@ -121,6 +123,40 @@ def test_a_job_whose_task_is_a_plain_one_here_is_held_and_not_run_without_its_ar
         wait_until(lambda: state_of(job) == "queued", what="given back")
         wait_until(lambda: corner.unacked() == 0, what="acked")
         assert trace.notes == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_message_of_a_newer_format_is_held_for_another_release_and_not_guessed_at(
+    corner: Corner,
+) -> None:
+    job = dispatched_job(task="orders.of_any_release")
+    with worker("default", "-c", "1", env={**corner.env, "RELEASE": "old"}) as process:
+        # Its other parts may mean anything by then: none of them is looked at.
+        corner.send({"not": "a body of today"}, headers=headers(
+            task=job.task, id=str(job.id), dispatch_no=1, v=message_format.NEWEST + 1,
+            timelimit="none"))  # fmt: skip
+        wait_until(lambda: state_of(job) == "queued", within_s=30, what="given back")
+        wait_until(lambda: corner.unacked() == 0, within_s=30, what="acked")
+        process.wait_for("message_too_new")
+    job.refresh_from_db()
+    assert (job.attempts, job.crashes, job.release) == (0, 0, "old")
+    assert job.hold_reason.startswith("incompatible: message format ")
+    assert not ParkedMessage.objects.exists()
+
+
+@pytest.mark.parametrize("version", ["2", True, 0, None, 1.0, message_format.NEWEST + 1])
+def test_a_version_that_is_none_of_ours_cannot_be_read(version: Any) -> None:
+    assert message_format.problem({"v": version})
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_message_without_a_version_is_of_the_first_format(corner: Corner) -> None:
+    job_id = enqueue(trace, {"note": "old relay"}).job_id
+    assert ledger.dispatch("default", 1)
+    with trace_table() as traced, worker("default", "-I", "tests.ledger_tasks", "-c", "1",
+                                         env=corner.env):  # fmt: skip
+        corner.send_task("t.trace", id=str(job_id), dispatch_no=1)
+        wait_until(lambda: traced.notes == ["old relay"], within_s=30, what="it runs")
 
 
 @pytest.mark.django_db(transaction=True)

@@ -98,6 +98,18 @@ def test_a_refused_payload_is_released_for_another_release_only() -> None:
     assert old.release == "r1"
 
 
+def test_a_message_that_was_too_new_goes_to_another_release() -> None:
+    job_id = enqueue(trace, {"note": "x"}).job_id
+    number = ledger.dispatch_here(job_id)
+    assert not ledger.hold_unread(job_id, number + 1, release="old", problem="stale")
+    assert ledger.hold_unread(job_id, number, release="old", problem="message format 2")
+    Job.objects.filter(id=job_id).update(held_at=datetime.now(UTC) - timedelta(seconds=2))
+    a_worker("old", release="old", started_at=datetime.now(UTC) - timedelta(hours=1))
+    assert holds.release(10) == 0
+    a_worker("new", release="new")
+    assert holds.release(10) == 1
+
+
 def test_without_names_of_releases_a_worker_that_started_later_may_try() -> None:
     held_row(INCOMPATIBLE, release="dev", held_s=5)
     young = held_row(INCOMPATIBLE, release="dev", held_s=2)

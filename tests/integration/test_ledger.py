@@ -70,6 +70,9 @@ WRITERS: dict[str, Callable[[Job], Any]] = {
     "dispatch_again": lambda job: ledger.dispatch_again(job.queue, -1.0, 10),
     "undispatch": lambda job: ledger.undispatch([of(job)]),
     "hold_unknown": lambda job: ledger.hold_unknown(job.id, job.dispatch_no),
+    "hold_unread": lambda job: ledger.hold_unread(
+        job.id, job.dispatch_no, release="r", problem="no"
+    ),
     "hold_incompatible": lambda job: ledger.hold_incompatible(job.id, job.fence, problem="no"),
     "expire": lambda _: ledger.expire(10),
     "claim": lambda job: ledger.claim(job.id, job.dispatch_no, worker="", release="", lease_s=9),

@@ -20,7 +20,7 @@ from django.db.models.functions import Now
 
 from config.celeryconfig import _AMQP_OPTIONS as AMQP_OPTIONS
 from devtools.proxy import FaultyProxy
-from tasks import ledger, turns
+from tasks import ledger, message_format, turns
 from tasks.dispatch import WINDOW_S, Load, Slots, room
 from tasks.enqueue import Enqueued, Item, enqueue, enqueue_many
 from tasks.models import Job, QueueState, Worker
@@ -180,6 +180,7 @@ def test_a_message_is_a_task_name_an_id_and_a_dispatch_number_and_no_payload(
     (message,) = broker.messages()
     headers = message["headers"]
     assert (headers["task"], headers["id"], headers["dispatch_no"]) == ("t.trace", str(job_id), 1)
+    assert headers["v"] == message_format.NEWEST
     assert "secret" not in repr(message)
 
 
