@@ -40,6 +40,7 @@ COMMANDS = {
     "drill": Command(
         "devtools.drill.command", "Breaks the stack under traffic and counts what is lost"
     ),
+    "release": Command("devtools.release", "Keeps this release's schema and statements as a test"),
     "bench": Command("devtools.bench", "Measures against plain Celery on this machine"),
 }
 

@@ -1,0 +1,1 @@
+"""A task whose jobs one release begins and the next one ends."""
