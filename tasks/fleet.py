@@ -33,6 +33,25 @@ def slots() -> dict[str, Slots]:
     return {queue: Slots(capacity, free) for queue, capacity, free in rows}
 
 
+def releases() -> dict[str, Fleet]:
+    """Of each release that is live: how many workers and relays. Two of them are a rollout."""
+    rows = fetch(
+        "SELECT release, count(*) FILTER (WHERE is_worker), count(*) FILTER (WHERE NOT is_worker)"
+        " FROM (SELECT release, true AS is_worker, last_beat FROM tasks_worker"
+        " WHERE stopped_at IS NULL"
+        " UNION ALL SELECT release, false, last_beat FROM tasks_relay) AS members"
+        " WHERE last_beat > clock_timestamp() - %s * interval '1 second' GROUP BY release",
+        [LIVE_FOR_S],
+    )
+    return {release: Fleet(workers, relays) for release, workers, relays in rows}
+
+
+@dataclass(frozen=True)
+class Fleet:
+    workers: int
+    relays: int
+
+
 # --- the workers --------------------------------------------------------------------------
 
 

@@ -7,18 +7,19 @@ the same wherever they are read. No credentials are asked for: keep the address 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import structlog
 from django.db import DatabaseError, InterfaceError
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from tasks import pauses
+from tasks import fleet, pauses
 from tasks.deadline import BoundedReader
+from tasks.fleet import Fleet
 from tasks.pauses import Paused
 from tasks.queues import (
     LimitState,
@@ -29,6 +30,7 @@ from tasks.queues import (
     queue_loads,
 )
 from tasks.states import Pausable
+from tasks.wiring import release
 
 # Below Prometheus' default scrape timeout of 10 s: a slow ledger costs its own figures only.
 READ_WITHIN_S = 5.0
@@ -50,10 +52,14 @@ class Reading:
     parked: int
     limits: list[LimitState]
     paused: list[Paused]
+    releases: dict[str, Fleet]
 
 
 def read_ledger() -> Reading:
-    return Reading(queue_loads(), live_relays(), parked_messages(), limit_states(), pauses.listed())
+    return Reading(
+        queue_loads(), live_relays(), parked_messages(), limit_states(), pauses.listed(),
+        fleet.releases(),
+    )  # fmt: skip
 
 
 class LedgerCollector(Collector):
@@ -63,6 +69,7 @@ class LedgerCollector(Collector):
         self._reader = BoundedReader()
 
     def collect(self) -> Iterator[Metric]:
+        yield of_release()
         try:
             reading = self._reader.read(read_ledger, within_s=READ_WITHIN_S)
         except (DatabaseError, InterfaceError, TimeoutError) as exc:
@@ -75,6 +82,7 @@ class LedgerCollector(Collector):
         yield from of_queues(reading.queues)
         yield from of_limits(reading.limits)
         yield of_pauses(reading.paused)
+        yield from of_releases(reading.releases)
 
 
 def gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
@@ -135,6 +143,23 @@ def of_pauses(rows: Iterable[Paused]) -> Metric:
     for (kind, name), count in sorted(found.items()):
         metric.add_metric([kind, name], count)
     return metric
+
+
+def of_release() -> Metric:
+    """Of this process. A counter of it belongs to the release with the same ``instance``."""
+    return InfoMetricFamily(
+        "tasks_release", "The release of the process that answers.", {"release": release()}
+    )
+
+
+def of_releases(found: Mapping[str, Fleet]) -> Iterator[Metric]:
+    """By release only: a queue or a worker beside it would multiply the series at each deploy."""
+    workers = GaugeMetricFamily("tasks_release_workers", "Workers that beat.", labels=["release"])
+    relays = GaugeMetricFamily("tasks_release_relays", "Relays that beat.", labels=["release"])
+    for name, members in sorted(found.items()):
+        workers.add_metric([name], members.workers)
+        relays.add_metric([name], members.relays)
+    yield from (workers, relays)
 
 
 def by_limit(name: str, text: str) -> GaugeMetricFamily:

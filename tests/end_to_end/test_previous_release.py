@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from uuid import uuid4
 
 import psycopg
@@ -70,14 +71,31 @@ def test_the_previous_release_goes_on_under_the_new_schema_and_this_one_ends_its
         assert count(connection, "state = 'succeeded' AND release = 'previous'") == 1
 
 
-def test_every_statement_of_this_release_is_kept_for_the_next_one(tmp_path: object) -> None:
+def test_a_migration_that_meets_a_long_transaction_gives_way_and_is_run_again(
+    database: str,
+) -> None:
+    with (
+        psycopg.connect(database, autocommit=True) as others,
+        psycopg.connect(database) as slow,
+    ):
+        install(others, kept.read())
+        slow.execute("LOCK TABLE tasks_job IN ROW EXCLUSIVE MODE")  # as each write does
+        with pytest.raises(subprocess.CalledProcessError) as failure:
+            manage("migrate", "--no-input", database=database)
+        assert "lock timeout" in failure.value.stderr
+        assert count(others, "true") == 0, "nobody waits any more"
+        slow.rollback()
+        manage("migrate", "--no-input", database=database)
+
+
+def test_every_statement_of_this_release_is_kept_for_the_next_one(tmp_path: Path) -> None:
     """The command that a release runs: its recording can be played on its own schema."""
     command = [sys.executable, "-W", "ignore", "-m", "devtools", "release", "--to", str(tmp_path)]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    senders = {statement.by for statement in kept.read(tmp_path).statements}  # type: ignore[arg-type]
+    senders = {statement.by for statement in kept.read(tmp_path).statements}
     assert {"accept", "accept_many", "dispatch", "claim", "renew", "succeed", "retry", "fail",
             "give_back", "hold_unknown", "undispatch", "cancel", "beat"} <= senders  # fmt: skip
 
@@ -110,9 +128,8 @@ def count(connection: psycopg.Connection, where: str) -> int:
 
 
 def manage(*arguments: str, database: str) -> None:
-    done = subprocess.run(
+    subprocess.run(
         [sys.executable, "manage.py", *arguments],
         cwd=ROOT, env=environment({"DATABASE_URL": database}),
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from tasks.enqueue import enqueue, enqueue_many
-from tasks.models import Attempt, Job
+from tasks.models import Attempt, Job, Worker
 from tasks.states import State
 from tests import release_two
 from tests.broker import Corner, Trace, trace_table
@@ -101,5 +101,8 @@ def test_a_payload_that_does_not_fit_waits_for_another_release_and_has_not_faile
             wait_until(lambda: has_ended(job_id), within_s=30, what="it runs")
     done = job(job_id)
     assert (done.state, done.release, done.attempts) == (State.SUCCEEDED, "r2", 1)
-    assert Attempt.objects.filter(job=done).count() == 1
+    [attempt] = Attempt.objects.filter(job=done)
+    assert (attempt.release, attempt.worker) == ("r2", "two@test")
+    releases = Worker.objects.values_list("name", "release")
+    assert dict(releases) == {"one@test": "r1", "two@test": "r2"}
     assert trace.notes == ["one greets Bob", "two greets Countess Ada"]

@@ -10,9 +10,10 @@ import pytest
 from django.db import connection, transaction
 from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
+from pytest_django.fixtures import Settings
 
 from devtools.ports import free_port
-from tasks import queues
+from tasks import fleet, queues
 from tasks.ledger import HELD_BY_REASON, INCOMPATIBLE, UNKNOWN, park
 from tasks.queues import queue_loads
 from tasks.sql import execute, fetch
@@ -56,6 +57,23 @@ def worker(queue: str, *, capacity: int, last_beat_s: float = 0.0, draining: boo
 
 def hold(job_id: str, reason: str) -> None:
     execute("UPDATE tasks_job SET hold_reason = %s WHERE id = %s", [reason, job_id])
+
+
+def test_releases_are_told_apart_while_one_replaces_the_other(
+    client: Client, settings: Settings
+) -> None:
+    settings.TASKS_RELEASE = "2026.49"
+    for release, last_beat_s in (("2026.48", 0), ("2026.49", 0), ("2026.49", 1), ("2026.40", 60)):
+        worker("default", capacity=1, last_beat_s=last_beat_s)
+        execute("UPDATE tasks_worker SET release = %s WHERE release = ''", [release])
+    fleet.relay_beats(uuid.uuid4(), "h", 1, "2026.49")
+    figures = scrape(client)
+    assert figures["tasks_release_info", "2026.49"] == 1
+    assert figures["tasks_release_workers", "2026.48"] == 1
+    assert figures["tasks_release_workers", "2026.49"] == 2
+    assert figures["tasks_release_relays", "2026.48"] == 0
+    assert figures["tasks_release_relays", "2026.49"] == 1
+    assert ("tasks_release_workers", "2026.40") not in figures
 
 
 def test_only_what_no_worker_can_run_is_held(client: Client) -> None:
