@@ -21,7 +21,7 @@ from devtools.drill.catalogue import DRILLS
 from devtools.drill.drill import Drill
 from devtools.drill.evidence import differences
 from devtools.drill.report import Outcome, as_json, show, summary_table
-from devtools.drill.scene import Scene
+from devtools.drill.scene import Scene, Step
 from devtools.stack import release
 
 JOBS = 2000
@@ -72,14 +72,15 @@ def show_list(console: Console) -> None:
 def play(drill: Drill, given: argparse.Namespace) -> Outcome:
     began = time.monotonic()
     notes: list[str] = []
+    steps: list[Step] = []
     try:
         with Scene(drill, jobs=given.jobs, seed=given.seed, lease_s=given.lease) as scene:
-            notes = scene.notes
+            notes, steps = scene.notes, scene.steps
             drill.rehearse(scene)
             scene.wait_until_all_ended()
             seen = scene.evidence()
     except (ChildFailed, TimeoutError, OSError, subprocess.CalledProcessError) as failure:
-        return Outcome(drill, time.monotonic() - began, {}, (), (), notes, broke=str(failure))
+        return Outcome(drill, time.monotonic() - began, {}, (), (), notes, steps, str(failure))
     return Outcome(
         drill,
         time.monotonic() - began,
@@ -87,6 +88,7 @@ def play(drill: Drill, given: argparse.Namespace) -> Outcome:
         seen.promises,
         differences(seen),
         notes,
+        steps,
     )
 
 

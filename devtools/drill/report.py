@@ -12,6 +12,7 @@ from rich.table import Table
 
 from devtools.drill.drill import Drill
 from devtools.drill.evidence import Difference, Promise, kinds
+from devtools.drill.scene import Step
 
 ROWS_OF_A_KIND = 8
 
@@ -26,6 +27,7 @@ class Outcome:
     promises: Sequence[Promise]
     differences: Sequence[Difference]
     notes: Sequence[str] = ()
+    steps: Sequence[Step] = ()
     broke: str = ""
 
     @property
@@ -37,6 +39,8 @@ def show(console: Console, outcome: Outcome) -> None:
     """One drill: its figures, then its verdict."""
     if outcome.figures:
         console.print(figures_table(outcome))
+    if outcome.steps:
+        console.print(steps_table(outcome.steps))
     for note in outcome.notes:
         console.print(f"  note: {escape(note)}")
     for promise in outcome.promises:
@@ -62,6 +66,15 @@ def figures_table(outcome: Outcome) -> Table:
     left, right = figures[:half], [*figures[half:], ("", "")]
     for one, other in zip(left, right, strict=False):
         table.add_row(*one, *other)
+    return table
+
+
+def steps_table(steps: Sequence[Step]) -> Table:
+    table = Table(title="Step by step", title_justify="left", title_style="bold")
+    table.add_column("step")
+    table.add_column("s", justify="right")
+    for step in steps:
+        table.add_row(escape(step.name), f"{step.seconds:.1f}")
     return table
 
 
@@ -109,5 +122,6 @@ def one_as_json(outcome: Outcome) -> dict[str, Any]:
         "promises": [asdict(promise) for promise in outcome.promises],
         "differences": [asdict(row) for row in outcome.differences],
         "notes": list(outcome.notes),
+        "steps": [{"step": s.name, "seconds": round(s.seconds, 1)} for s in outcome.steps],
         "broke": outcome.broke,
     }

@@ -1,4 +1,4 @@
-"""A task that only the next release has."""
+"""Tasks that only the next release has, or has in this form."""
 
 from __future__ import annotations
 
@@ -11,5 +11,11 @@ from tasks.task import LedgerTask
 
 @shared_task(base=LedgerTask, queue=DRILL.name, api=True)
 def arriving(number: int) -> None:
+    with reporting() as report:
+        report.effect()
+
+
+@shared_task(base=LedgerTask, queue=DRILL.name, api=True, name="devtools.drilled.changed")
+def changed(number: int, currency: str) -> None:
     with reporting() as report:
         report.effect()

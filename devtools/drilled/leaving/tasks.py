@@ -1,4 +1,4 @@
-"""A task of the release before."""
+"""Tasks of the release before."""
 
 from __future__ import annotations
 
@@ -11,5 +11,11 @@ from tasks.task import LedgerTask
 
 @shared_task(base=LedgerTask, queue=DRILL.name, api=True)
 def leaving(number: int) -> None:
+    with reporting() as report:
+        report.effect()
+
+
+@shared_task(base=LedgerTask, queue=DRILL.name, api=True, name="devtools.drilled.changed")
+def changed(number: int) -> None:
     with reporting() as report:
         report.effect()
