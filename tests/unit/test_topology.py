@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tasks import soundness
 from tasks.soundness import faults
 from tasks.topology import Broker, Database, Downstream, Queue, Service, Topology, days
 from tests.sample_topology import TOPOLOGY
@@ -145,6 +147,20 @@ MISTAKES: dict[str, tuple[Callable[[], Topology], str]] = {
         r"rate '50 per second' is not like '50/s'",
     ),
 }
+
+
+def test_every_rule_about_numbers_has_a_mistake_that_breaks_it() -> None:
+    rules = set(re.findall(r"topology\.E\d+", inspect.getsource(soundness)))
+    broken = {fault.id for plant, _ in MISTAKES.values() for fault in found_in(plant)}
+    assert broken == rules
+    assert len(MISTAKES) >= 20
+
+
+def found_in(plant: Callable[[], Topology]) -> list[soundness.Fault]:
+    try:
+        return faults(plant())
+    except ValueError:
+        return []
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

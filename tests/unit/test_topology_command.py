@@ -147,6 +147,14 @@ def test_numbers_that_cannot_be_read_are_one_sentence(checkout: Path) -> None:
     assert "Traceback" not in text
 
 
+def test_numbers_that_clash_fail_the_check_and_are_not_written(checkout: Path) -> None:
+    replace(checkout / "config/topology.py", "replicas=4,", "replicas=4, processes=6,")
+    for option in ("--check", "--write"):
+        code, text = topology(checkout, option)
+        assert code == 1
+        assert "topology.E010  downstream bank: 24 static slots (payments 4 x 6)" in text
+
+
 # File, what somebody changed by hand, and what is said of it.
 HANDS = {
     "a shorter grace in compose": (
