@@ -9,6 +9,7 @@ REPEATED = Counter("tasks_repeated", "Calls answered with the existing job.", ["
 SETTLED = Counter("tasks_settled", "Runs that ended, by outcome.", ["queue", "task", "outcome"])
 REFUSED = Counter("tasks_refused_writes", "Writes of a run that had lost its job.", ["operation"])
 RESCUED = Counter("tasks_rescued", "Runs whose lease expired.", ["queue", "task"])
+PRUNED = Counter("tasks_pruned", "Jobs deleted after their retention.")
 REJECTED = Counter("tasks_rejected", "Jobs not accepted.", ["queue", "tenant", "reason"])
 
 # Tenants with a series of their own. Any more of them share one, or a crowd of tenants would fill
@@ -47,3 +48,7 @@ def refused_write(operation: str) -> None:
 
 def rescued(queue: str, task: str) -> None:
     RESCUED.labels(queue, task).inc()
+
+
+def pruned(jobs: int) -> None:
+    PRUNED.inc(jobs)

@@ -27,6 +27,7 @@ from tasks.enqueue import uuid7
 from tasks.listen import Listener
 from tasks.order import Orders
 from tasks.pace import Pace
+from tasks.prune import Pruner
 from tasks.publish import Publisher
 from tasks.rescue import Rescuer
 from tasks.topology import Queue
@@ -79,6 +80,7 @@ class Relay:
         self.beat_at = self.housekeeping_at = 0.0
         self.rescuer = Rescuer()
         self.sampler = Sampler()
+        self.pruner = Pruner()
         self.watches_since = time.monotonic()
         self.slots: dict[str, Slots] = {}
         self.paces: defaultdict[str, Pace] = defaultdict(Pace)
@@ -105,6 +107,7 @@ class Relay:
             self.passes += 1
             lanes = in_turn(ledger.lanes_with_due_jobs(), self.passes)
             sent = sum(self.dispatch_or_say(*lane) for lane in lanes)
+        self.pruner.run()
         return sent + self.housekeeping()
 
     def dispatch_or_say(self, name: str, lane: str, share: float) -> int:
@@ -229,7 +232,7 @@ class Relay:
         self.blocked = False
         if self.run_once():
             self.set_sleeping(False)
-        elif self.blocked:
+        elif self.blocked or self.pruner.is_behind:
             self.set_sleeping(False)
             self.stopping.wait(BUSY_POLL_S)
         elif not self.sleeping:

@@ -127,7 +127,9 @@ class Accepted(BaseModel):
     id: UUID
     state: State
     created: bool = Field(description="False: this is a repeat, and nothing is new.")
-    key_expires_at: datetime = Field(description="The key answers with this job until then.")
+    key_expires_at: datetime = Field(
+        description="The key answers with this job until then, or longer."
+    )
     derived: bool = Field(description="The key was made from the payload.")
 
     @classmethod
@@ -182,7 +184,9 @@ class JobDetail(JobSummary):
     ordering_key: str | None
     cancel_requested_at: datetime | None
     idempotency_key: str | None
-    key_expires_at: datetime | None
+    key_expires_at: datetime | None = Field(
+        description="Null: it gave its key to a younger job, or is a dead letter, which keeps it."
+    )
     payload: dict[str, Any] | None = Field(description="With sensitive values masked.")
     progress: Any
     result: Any
@@ -191,7 +195,7 @@ class JobDetail(JobSummary):
 
     @classmethod
     def of(cls, job: Job, waiting: Waiting | None = None) -> JobDetail:
-        keeps_key = job.idempotency_key is not None
+        key_ends = job.idempotency_key is not None and not job.dead_letter
         return cls(
             **summary(job),
             waiting_for=waiting.waits_for if waiting else None,
@@ -204,7 +208,7 @@ class JobDetail(JobSummary):
             ordering_key=job.ordering_key,
             cancel_requested_at=job.cancel_requested_at,
             idempotency_key=job.idempotency_key,
-            key_expires_at=key_expires_at(job.queue, job.finished_at) if keeps_key else None,
+            key_expires_at=key_expires_at(job.queue, job.finished_at) if key_ends else None,
             payload=shown_payload(job),
             progress=job.progress,
             result=job.result,

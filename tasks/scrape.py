@@ -17,7 +17,7 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from tasks import fleet, pauses
+from tasks import fleet, pauses, prune
 from tasks.deadline import BoundedReader
 from tasks.fleet import Fleet
 from tasks.pauses import Paused
@@ -53,12 +53,13 @@ class Reading:
     limits: list[LimitState]
     paused: list[Paused]
     releases: dict[str, Fleet]
+    prune_overdue_s: float
 
 
 def read_ledger() -> Reading:
     return Reading(
         queue_loads(), live_relays(), parked_messages(), limit_states(), pauses.listed(),
-        fleet.releases(),
+        fleet.releases(), prune.overdue_s(),
     )  # fmt: skip
 
 
@@ -79,6 +80,11 @@ class LedgerCollector(Collector):
         yield gauge("tasks_ledger_up", "Whether the ledger answered.", 1)
         yield gauge("tasks_relays", "Relays that beat.", reading.relays)
         yield gauge("tasks_parked_messages", "Broker messages that are no jobs.", reading.parked)
+        yield gauge(
+            "tasks_prune_overdue_seconds",
+            "For how long the oldest jobs are past their retention.",
+            reading.prune_overdue_s,
+        )
         yield from of_queues(reading.queues)
         yield from of_limits(reading.limits)
         yield of_pauses(reading.paused)
