@@ -1,16 +1,11 @@
 """Celery's settings, each with its reason. Django is not imported here."""
 
 import os
-from pathlib import Path
 
 from kombu import Queue
 
+from config.environment import value as _value
 from config.topology import TOPOLOGY
-
-
-def _secret(name: str, default: str) -> str:
-    path = os.environ.get(f"{name}_FILE")
-    return Path(path).read_text().strip() if path else os.environ.get(name, default)
 
 
 def _verified(url: str) -> str:
@@ -23,7 +18,7 @@ def _verified(url: str) -> str:
 # --- The broker ---------------------------------------------------------------------------
 
 # Several URLs, separated by semicolons, are tried in turn.
-broker_url = ";".join(map(_verified, _secret("BROKER_URL", "redis://127.0.0.1:6379/0").split(";")))
+broker_url = ";".join(map(_verified, _value("BROKER_URL", "redis://127.0.0.1:6379/0").split(";")))
 # The command `celery` copies BROKER_URL, or what -b says, to this variable, and it wins over
 # everything here: a worker would check no certificate, and not read BROKER_URL_FILE.
 _copied = os.environ.get("CELERY_BROKER_URL")

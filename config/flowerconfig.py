@@ -11,14 +11,13 @@ asks for the password like all other pages.
 """
 
 import os
-from pathlib import Path
 
 from flower.views.monitor import Metrics  # type: ignore[import-untyped]
 from tornado.web import authenticated
 
-_file = os.environ.get("FLOWER_BASIC_AUTH_FILE")
-_users = Path(_file).read_text().strip() if _file else os.environ.get("FLOWER_BASIC_AUTH", "")
-basic_auth = [user.strip() for user in _users.split(",") if user.strip()]
+from config.environment import value as _value
+
+basic_auth = [user.strip() for user in _value("FLOWER_BASIC_AUTH").split(",") if user.strip()]
 if not basic_auth or any(not all(user.partition(":")) for user in basic_auth):
     raise SystemExit(
         "Flower does not start without a password: set FLOWER_BASIC_AUTH=user:password"

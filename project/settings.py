@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from config.environment import DEVELOPMENT, is_production, refuse_to_start
+from config.environment import value as env
 from config.topology import TOPOLOGY
 from project.logging import configure_logging
 
 BASE_DIR = Path(__file__).resolve().parent.parent
-
-
-def env(name: str, default: str = "") -> str:
-    """``NAME``, or the content of the file that ``NAME_FILE`` points at (a mounted secret)."""
-    path = os.environ.get(f"{name}_FILE")
-    if path:
-        try:
-            return Path(path).read_text().strip()
-        except OSError as error:
-            refuse_to_start(f"{name}_FILE is {path}, which cannot be read: {error.strerror}.")
-    return os.environ.get(name, default)
 
 
 def flag(name: str, default: bool = False) -> bool:

@@ -16,11 +16,12 @@ from tests.integration import (
     test_on_a_worker,
     test_results,
     test_retries,
+    test_worker_options,
 )
 
 MODULES: tuple[ModuleType, ...] = (
     test_calls, test_control, test_eager, test_flower, test_links, test_observability,
-    test_on_a_worker, test_results, test_retries,
+    test_on_a_worker, test_results, test_retries, test_worker_options,
 )  # fmt: skip
 
 

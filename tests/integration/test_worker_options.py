@@ -12,6 +12,7 @@ from tasks import worker_options
 from tasks.models import Worker
 from tasks.topology import Queue, Topology
 from tests.broker import Corner
+from tests.habits import habit
 from tests.processes import wait_until, worker
 from tests.sample_topology import TOPOLOGY
 
@@ -39,6 +40,7 @@ def test_the_command_line_wins(corner: Corner) -> None:
         process.wait_for(r"worker_options.*concurrency=1 .*time_limit_s=7")
 
 
+@habit("--autoscale")
 def test_autoscale_is_refused_with_the_reason(corner: Corner) -> None:
     with worker("payments", "--autoscale", "10,2", env=corner.env, ready=False) as process:
         assert process.wait(within_s=30) == 1

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +60,26 @@ def test_a_secret_that_is_not_mounted_is_one_line() -> None:
     done = run("manage.py", "check", SECRET_KEY_FILE="/nowhere/secret-key")
     [line] = done.stderr.splitlines()
     assert "SECRET_KEY_FILE is /nowhere/secret-key, which cannot be read: No such file" in line
+
+
+WORKER = ("-m", "celery", "-A", "project", "worker", "-Q", "default")
+RELAY = ("manage.py", "relay")
+
+
+@pytest.mark.parametrize("argv", [WORKER, RELAY, ("manage.py", "check")])
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_a_broker_address_that_cannot_be_read_is_one_line_with_the_remedy(
+    argv: tuple[str, ...], content: bytes | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "broker-url"
+    if content is not None:
+        path.write_bytes(content)
+    done = run(*argv, BROKER_URL_FILE=str(path))
+    assert done.returncode == WILL_NEVER_START
+    assert "Traceback" not in done.stderr + done.stdout
+    [line] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert line.startswith(f"error: BROKER_URL_FILE is {path}, which cannot be read: ")
+    assert "unset BROKER_URL_FILE and set BROKER_URL." in line
 
 
 def answers(**env: str) -> set[str]:
