@@ -224,7 +224,20 @@ def cancel_jobs(request: HttpRequest, which: Matching) -> Status[CancelledJobs]:
     done, more = operate.cancel_matching(
         selection, actor=caller.name, reason=which.reason, batches=BATCHES
     )
-    return Status(202, CancelledJobs(cancelled=done.cancelled, asked=done.asked, more=more))
+    warning = None if done.total else doubt_of(which, caller)
+    return Status(202, CancelledJobs(
+        cancelled=done.cancelled, asked=done.asked, more=more, warning=warning
+    ))  # fmt: skip
+
+
+def doubt_of(which: Matching, caller: Caller) -> str | None:
+    """What is odd about the names, once nothing has them: jobs of an old release may have a name
+    that is known no more. Only an operator is told which one was meant: others may not see all."""
+    given = ((Pausable.TASK, which.task), (Pausable.QUEUE, which.queue))
+    odd = [said for kind, name in given if name and (said := doubt(kind, name))]
+    if not odd or Scope.OPERATE in caller.scopes:
+        return " ".join(odd) or None
+    return "Nothing was cancelled, and no such task or queue is known here."
 
 
 # --- read --------------------------------------------------------------------------------

@@ -121,6 +121,9 @@ class CancelledJobs(BaseModel):
     cancelled: int = Field(description="Waited, and will never run.")
     asked: int = Field(description="Run, and have been asked to stop.")
     more: bool = Field(description="Some are left: send the same request again.")
+    warning: str | None = Field(
+        None, description="Nothing matched, and nobody knows this task or queue."
+    )
 
 
 class Accepted(BaseModel):

@@ -24,6 +24,7 @@ from tasks.ledger import CancelledMany, Selection
 from tasks.models import Job, OperatorAction
 from tasks.run import NO_RUN, Run
 from tasks.states import Hold, State
+from tests import ledger_tasks  # noqa: F401  (registers them)
 from tests.broker import execute
 from tests.callers import api_client, person
 from tests.job_rows import job_row
@@ -150,9 +151,31 @@ def test_a_client_cancels_the_matching_jobs_of_its_own_tenant() -> None:
         "/jobs/cancel", {"task": "t.trace", "reason": "campaign stopped"}
     )
     assert answer.status_code == 202, answer.content
-    assert answer.json() == {"cancelled": 1, "asked": 1, "more": False}
+    assert answer.json() == {"cancelled": 1, "asked": 1, "more": False, "warning": None}
     assert states() == {mine.id: "cancelled", other.id: "queued", runs.id: "running"}
     assert {a.reason for a in OperatorAction.objects.all()} == {"campaign stopped"}
+
+
+WHY = {"reason": "why"}
+
+
+def test_a_name_that_nobody_knows_is_told_when_nothing_matched() -> None:
+    operator = api_client("acme", "operate")
+    said = operator.post("/jobs/cancel", {"task": "t.trcae", **WHY}).json()
+    assert (said["cancelled"], said["asked"]) == (0, 0)
+    assert said["warning"] == "No task 't.trcae' is known here; did you mean 't.trace'?"
+    said = operator.post("/jobs/cancel", {"queue": "defualt", "task": "t.trace", **WHY}).json()
+    assert said["warning"] == "No queue 'defualt' is known here; did you mean 'default'?"
+    assert operator.post("/jobs/cancel", {"task": "t.trace", **WHY}).json()["warning"] is None
+    # Whoever only enqueues may not see all tasks, and is not told their names.
+    said = api_client("acme", "enqueue").post("/jobs/cancel", {"task": "t.trcae", **WHY}).json()
+    assert said["warning"] == "Nothing was cancelled, and no such task or queue is known here."
+
+
+def test_a_name_of_an_old_release_is_no_reason_for_a_warning() -> None:
+    job_row(task="old.task", tenant="acme")
+    said = api_client("acme", "operate").post("/jobs/cancel", {"task": "old.task", **WHY}).json()
+    assert (said["cancelled"], said["warning"]) == (1, None)
 
 
 @pytest.mark.parametrize(
