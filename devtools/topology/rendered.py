@@ -23,15 +23,20 @@ def per_queue(template: str, between: str = "\n") -> Render:
 
     def render(topology: Topology) -> str:
         return between.join(
-            fill(template, {**of_queue(queue), "why_capped": why_capped(queue)})
+            fill(template, {**of_queue(queue), **beside(queue)})
             for queue in topology.queues.values()
         )
 
     return render
 
 
+def beside(queue: Queue) -> dict[str, Any]:
+    """What only templates need: no number of ``numbers.py``."""
+    return {"why_capped": why_capped(queue), "too_late_s": of_queue(queue)["late_s"] + 1}
+
+
 def why_capped(queue: Queue) -> str:
-    """Words, for a comment: no number of ``numbers.py``."""
+    """Words, for a comment."""
     if queue.limit is not None:
         return f"its downstream takes {queue.limit} at once"
     if queue.downstream is not None and queue.downstream.rate:
@@ -70,6 +75,9 @@ FILES: Mapping[str, Mapping[str, Render]] = {
     "config/redis.conf": {"memory": once("redis.conf")},
     "config/postgresql.conf": {"memory": once("postgresql.conf")},
     "config/prometheus/rules.yaml": {"queues": per_queue("prometheus.queue.yaml", between="")},
+    "config/prometheus/rules.test.yaml": {
+        "queues": per_queue("prometheus.queue.test.yaml", between="")
+    },
     f"{KUBERNETES}/base/web.yaml": {
         "replicas": per_service("kubernetes.replicas.yaml", "web"),
         "stop": per_service("kubernetes.stop-web.yaml", "web"),
