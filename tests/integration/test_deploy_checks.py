@@ -242,12 +242,6 @@ def test_the_projects_own_client_may_not_retry() -> None:
         assert "second owner of retries" in messages()["project.E007"].msg
 
 
-def test_the_example_takes_its_client_from_there() -> None:
-    from orders.bank import CLIENT
-
-    assert CLIENT in http.BUILT
-
-
 def test_retries_that_outlast_the_downstreams_memory_are_refused(
     declare: Callable[..., Any], settings: Any
 ) -> None:

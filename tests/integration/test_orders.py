@@ -6,6 +6,7 @@ import pytest
 
 from orders import bank
 from orders.tasks import capture
+from project import http
 from tasks.testing import run_jobs
 
 
@@ -21,3 +22,7 @@ def test_a_declined_card_fails_for_good_and_waits_for_nobody(
     [job] = run_jobs()
     assert (job.state, job.attempts, job.dead_letter) == ("failed", 1, False)
     assert job.error_message == "the bank declined: card_declined"
+
+
+def test_its_client_is_one_that_the_deploy_check_looks_at() -> None:
+    assert bank.CLIENT in http.BUILT
