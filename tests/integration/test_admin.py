@@ -15,7 +15,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-import tests.ledger_tasks  # noqa: F401  (registers the tasks)
+import tests.ledger_tasks
+import tests.published_tasks  # noqa: F401  (both register tasks)
 from project.models import User
 from tasks import ledger
 from tasks.clients import Scope, caller_of_token
@@ -252,7 +253,7 @@ def test_the_list_does_not_fetch_what_it_does_not_show(admin: Client) -> None:
 
 
 def test_sensitive_values_are_masked_in_the_payload(admin: Client) -> None:
-    job = job_row(task="orders.tasks.capture", payload={"order_id": 7, "card": CARD})
+    job = job_row(task="published.capture", payload={"order_id": 7, "card": CARD})
     text = admin.get(page_of(job)).content.decode()
     assert CARD not in text
     assert "&quot;card&quot;: &quot;••••&quot;" in text
@@ -524,7 +525,7 @@ def errors(answer: Any) -> dict[str, list[str]]:
 def test_every_ledger_task_is_offered(admin: Client) -> None:
     text = admin.get(FORM).content.decode()
     assert "?task=t.trace" in text
-    assert "?task=orders.tasks.capture" in text
+    assert "?task=published.capture" in text
     assert "celery." not in text
 
 
@@ -701,7 +702,7 @@ def test_a_parked_message_shows_its_bytes_as_text_or_hex(
 
 def test_a_parked_message_of_a_task_with_sensitive_arguments_shows_none(admin: Client) -> None:
     message = ParkedMessage.objects.create(
-        reason="bad", task="orders.tasks.capture", headers=CARD, body=CARD.encode()
+        reason="bad", task="published.capture", headers=CARD, body=CARD.encode()
     )
     url = f"/admin/tasks/parkedmessage/{message.pk}/change/"
     assert CARD not in admin.get(url).content.decode()

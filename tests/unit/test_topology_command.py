@@ -36,7 +36,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def copied(to: Path, names: set[str]) -> Path:
     to.mkdir()
-    for name in names:
+    for name in filter(lambda name: (ROOT / name).exists(), names):
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
