@@ -31,8 +31,10 @@ log = structlog.get_logger(__name__)
 BATCH = 100
 # Rows that one statement looks at to find them.
 LOOK = 2000
-# Seconds between two batches while there is more, and between two walks.
+# Seconds until the next batch: where there was something, where all was to be kept, and after the
+# last one. Millions of jobs may be kept, and walking past them is not to cost anything.
 NEXT_BATCH_AFTER_S = 0.1
+NEXT_LOOK_AFTER_S = 1.0
 NEXT_WALK_AFTER_S = 60.0
 
 PROTECTED = (ProtectedError, RestrictedError, IntegrityError)
@@ -55,11 +57,7 @@ class Pruner:
         self.after = BEGINNING
         self.walks_at = 0.0
         self.pruned = 0  # in this walk
-
-    @property
-    def is_behind(self) -> bool:
-        """In the middle of a walk."""
-        return self.after != BEGINNING
+        self.is_behind = False  # there is most likely more to delete, right behind
 
     def run(self) -> int:
         """One batch; how many jobs it deleted."""
@@ -68,7 +66,8 @@ class Pruner:
             return 0
         batch = prune(self.after)
         self.after = BEGINNING if batch.at_end else batch.after
-        self.walks_at = now + (NEXT_WALK_AFTER_S if batch.at_end else NEXT_BATCH_AFTER_S)
+        self.is_behind = bool(batch.pruned) and not batch.at_end
+        self.walks_at = now + pause_s(batch)
         self.note(batch)
         return batch.pruned
 
@@ -79,6 +78,12 @@ class Pruner:
             if self.pruned:
                 log.info("jobs_pruned", jobs=self.pruned)
             self.pruned = 0
+
+
+def pause_s(batch: Batch) -> float:
+    if batch.at_end:
+        return NEXT_WALK_AFTER_S
+    return NEXT_BATCH_AFTER_S if batch.pruned else NEXT_LOOK_AFTER_S
 
 
 def walk() -> Iterator[Batch]:
@@ -198,7 +203,7 @@ OVERDUE = (
 
 def overdue_s() -> float:
     """For how long the oldest jobs should have been gone, as far as the first ones tell."""
-    rows = fetch(OVERDUE, [BATCH, *retention_s()])
+    rows = fetch(OVERDUE, [LOOK, *retention_s()])
     return float(rows[0][0])
 
 

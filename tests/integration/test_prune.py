@@ -234,6 +234,17 @@ def test_a_pruner_takes_a_batch_at_a_time_and_rests_after_a_walk(
     assert pruner.walks_at > time.monotonic() + prune.NEXT_WALK_AFTER_S / 2
 
 
+@pytest.mark.django_db
+def test_a_pruner_walks_slowly_past_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prune, "LOOK", 2)
+    for number in range(5):
+        failed(age_s=EIGHT_DAYS_S + number, dead_letter=True)
+    pruner = Pruner()
+    assert (pruner.run(), pruner.is_behind) == (0, False)
+    assert pruner.walks_at > time.monotonic() + prune.NEXT_LOOK_AFTER_S / 2
+    assert pruner.after > prune.BEGINNING, "it goes on there"
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_relay_prunes() -> None:
     for number in range(prune.BATCH + 50):
