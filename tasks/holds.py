@@ -48,13 +48,13 @@ LIVE = (
 # How many of one kind at once: no more than the able can take while others would refuse them.
 # The pause keeps a job from going round between two live versions all the time.
 RELEASE = (
-    " UPDATE tasks_job SET hold_reason = '' WHERE id IN ("
+    " UPDATE tasks_job SET hold_reason = '' WHERE id = ANY(ARRAY("
     " SELECT job.id FROM kinds k, LATERAL ({able}) AS able, LATERAL ("
     " SELECT id FROM tasks_job WHERE {held} AND queue = k.queue AND {column} = k.kind"
     # Not clock_timestamp(), which no index can be searched for.
     " AND held_at < least(able.held_before, statement_timestamp() - %s * interval '1 second')"
     " ORDER BY held_at LIMIT CASE WHEN able.everybody THEN %s ELSE least(%s, 2 * able.capacity) END"
-    " FOR UPDATE SKIP LOCKED) AS job WHERE able.capacity > 0 LIMIT %s)"
+    " FOR UPDATE SKIP LOCKED) AS job WHERE able.capacity > 0 LIMIT %s))"
 )
 KNOWS = (
     "SELECT sum(capacity) FILTER (WHERE knows) AS capacity, bool_and(knows) AS everybody,"

@@ -52,12 +52,16 @@ IS_DISPATCHED = "state || '' = 'dispatched'"
 IS_RUNNING = "state || '' = 'running'"
 
 
+# A bounded statement names its rows as ARRAY(SELECT ... LIMIT ... FOR UPDATE SKIP LOCKED), which is
+# read once. Some plans of IN (SELECT ...) read it again for each row, and find others each time.
+
+
 def stage_due(limit: int) -> int:
     """Move jobs whose ``run_at`` has come into the index of due work."""
     return execute(
-        "UPDATE tasks_job SET due = true WHERE id IN ("
+        "UPDATE tasks_job SET due = true WHERE id = ANY(ARRAY("
         " SELECT id FROM tasks_job WHERE state = 'queued' AND NOT due"
-        " AND run_at <= clock_timestamp() ORDER BY run_at LIMIT %s FOR UPDATE SKIP LOCKED)",
+        " AND run_at <= clock_timestamp() ORDER BY run_at LIMIT %s FOR UPDATE SKIP LOCKED))",
         [limit],
     )
 
@@ -192,9 +196,9 @@ def dispatch_again(queue: str, lost_after_s: float, limit: int) -> list[Dispatch
     """Mark jobs whose message must be lost once more; their old messages become stale."""
     rows = fetch(
         "UPDATE tasks_job SET dispatch_no = dispatch_no + 1, dispatched_at = clock_timestamp()"
-        " WHERE id IN (SELECT id FROM tasks_job WHERE state = 'dispatched' AND queue = %s"
+        " WHERE id = ANY(ARRAY(SELECT id FROM tasks_job WHERE state = 'dispatched' AND queue = %s"
         " AND dispatched_at < clock_timestamp() - %s * interval '1 second'"
-        " ORDER BY dispatched_at LIMIT %s FOR UPDATE SKIP LOCKED)"
+        " ORDER BY dispatched_at LIMIT %s FOR UPDATE SKIP LOCKED))"
         " RETURNING id, task, dispatch_no",
         [queue, lost_after_s, limit],
     )
@@ -237,10 +241,10 @@ def recall(
     left to it.
     """
     return execute(
-        "UPDATE tasks_job SET state = 'queued', dispatched_at = NULL WHERE id IN ("
-        " SELECT id FROM tasks_job WHERE state = 'dispatched'"
+        "UPDATE tasks_job SET state = 'queued', dispatched_at = NULL"
+        " WHERE id = ANY(ARRAY(SELECT id FROM tasks_job WHERE state = 'dispatched'"
         " AND (queue = ANY(%s) OR task = ANY(%s) OR tenant = ANY(%s))"
-        " LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AND state = 'dispatched'",
+        " LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)) AND state = 'dispatched'",
         [list(queues), list(tasks), list(tenants), limit],
     )
 
@@ -251,9 +255,9 @@ def expire(limit: int) -> list[tuple[UUID, str]]:
         "UPDATE tasks_job SET state = 'failed', failure = 'expired', dead_letter = true,"
         " error_type = 'Expired', error_message = 'start_by passed before the first start',"
         " dispatched_at = NULL, hold_reason = '', finished_at = clock_timestamp()"
-        " WHERE id IN (SELECT id FROM tasks_job WHERE state IN ('queued', 'dispatched')"
+        " WHERE id = ANY(ARRAY(SELECT id FROM tasks_job WHERE state IN ('queued', 'dispatched')"
         " AND start_by < clock_timestamp() AND started_at IS NULL"
-        " ORDER BY start_by LIMIT %s FOR UPDATE SKIP LOCKED)"
+        " ORDER BY start_by LIMIT %s FOR UPDATE SKIP LOCKED))"
         " RETURNING id, queue",
         [limit],
     )
@@ -351,11 +355,11 @@ def give_up_held(queue: str, after_s: float, limit: int) -> list[UUID]:
         "UPDATE tasks_job SET state = 'failed', failure = %s, dead_letter = true,"
         " error_type = 'GaveUp', error_message = 'on hold: ' || hold_reason, error_traceback = '',"
         " hold_reason = '', finished_at = clock_timestamp()"
-        " WHERE id IN (SELECT id FROM tasks_job WHERE queue = %s AND state = 'queued'"
+        " WHERE id = ANY(ARRAY(SELECT id FROM tasks_job WHERE queue = %s AND state = 'queued'"
         f" AND hold_reason <> '' AND (hold_reason = '{Hold.TASK_UNKNOWN}'"
         f" OR hold_reason LIKE '{Hold.INCOMPATIBLE}%%')"
         " AND returned_since < statement_timestamp() - %s * interval '1 second'"
-        " ORDER BY returned_since LIMIT %s FOR UPDATE SKIP LOCKED) RETURNING id",
+        " ORDER BY returned_since LIMIT %s FOR UPDATE SKIP LOCKED)) RETURNING id",
         [Failure.GAVE_UP, queue, after_s, limit],
     )
     return [row[0] for row in rows]

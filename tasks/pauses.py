@@ -237,8 +237,9 @@ HELD_PAUSED = f"{HELD_BY_REASON} = '{Hold.PAUSED}'"
 def hold_paused(tasks: Sequence[str], limit: int) -> int:
     """Take due jobs of these tasks out of the index of due work."""
     return execute(
-        "UPDATE tasks_job SET hold_reason = %s, held_at = clock_timestamp() WHERE id IN ("
-        f" SELECT id FROM tasks_job {DUE} AND task = ANY(%s) LIMIT %s FOR UPDATE SKIP LOCKED)",
+        "UPDATE tasks_job SET hold_reason = %s, held_at = clock_timestamp()"
+        f" WHERE id = ANY(ARRAY(SELECT id FROM tasks_job {DUE} AND task = ANY(%s)"
+        " LIMIT %s FOR UPDATE SKIP LOCKED))",
         [Hold.PAUSED, list(tasks), limit],
     )
 
@@ -247,9 +248,10 @@ def release_paused(paused_tasks: Sequence[str], limit: int) -> int:
     """Let jobs go that were held for a pause of their task, unless it still lasts."""
     return execute(
         f"{kinds_of(HELD_PAUSED, 'task').rstrip(',')}"
-        " UPDATE tasks_job SET hold_reason = '' WHERE id IN (SELECT job.id FROM kinds k, LATERAL ("
+        " UPDATE tasks_job SET hold_reason = ''"
+        " WHERE id = ANY(ARRAY(SELECT job.id FROM kinds k, LATERAL ("
         f" SELECT id FROM tasks_job WHERE {HELD_PAUSED} AND queue = k.queue AND task = k.kind"
         " ORDER BY seq LIMIT %s FOR UPDATE SKIP LOCKED) AS job"
-        " WHERE k.kind <> ALL(%s) LIMIT %s)",
+        " WHERE k.kind <> ALL(%s) LIMIT %s))",
         [limit, list(paused_tasks), limit],
     )

@@ -75,6 +75,27 @@ def test_while_others_would_refuse_them_only_as_many_go_as_the_able_can_take() -
     assert holds.release(20) == 4
 
 
+@pytest.mark.parametrize(
+    "plan", ["hashjoin", "mergejoin", "material", "hashagg", "sort", "nestloop"]
+)
+def test_a_bound_holds_whatever_the_plan(plan: str) -> None:
+    """Each of these alone, and all of them but the nested loop, are switched off."""
+    off = [plan] if plan != "nestloop" else ["hashjoin", "mergejoin", "material", "hashagg", "sort"]
+    with connection.cursor() as cursor:
+        for name in off:
+            cursor.execute(f"SET LOCAL enable_{name} = off")
+    now = datetime.now(UTC)
+    for _ in range(30):
+        held_row("task unknown", returned_since=now - timedelta(days=8))
+        job_row(due=False, run_at=now - timedelta(seconds=5), start_by=now - timedelta(seconds=1))
+    a_worker("old", capacity=50)
+    a_worker("new", capacity=3, known_tasks=["t.trace"])
+    assert holds.release(100) == 6
+    assert holds.give_up(4) == 4
+    assert ledger.stage_due(4) == 4
+    assert len(ledger.expire(4)) == 4
+
+
 def test_tasks_that_nobody_knows_do_not_stand_in_the_way_of_others() -> None:
     for number in range(20):
         held_row("task unknown", task=f"a.unknown_{number}")
