@@ -99,6 +99,11 @@ class Board:
         return bool(HEADER.unpack_from(self.memory, 0)[1])
 
     @property
+    def drain_has_begun(self) -> bool:
+        """The worker takes nothing new; what runs may go on until the deadline."""
+        return self.drains_at != NEVER
+
+    @property
     def is_draining(self) -> bool:
         return time.monotonic() >= self.drains_at
 

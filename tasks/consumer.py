@@ -18,6 +18,7 @@ from celery.worker.consumer import Consumer as CeleryConsumer
 from kombu.exceptions import ContentDisallowed
 
 from tasks import message_format, parking
+from tasks.batch import is_batch
 
 log = structlog.get_logger(__name__)
 
@@ -74,8 +75,8 @@ class Consumer(CeleryConsumer):
     def is_job_of_another_base(self, message: Any) -> bool:
         """A job whose task is a plain one here. Its arguments are in the ledger: called without
         them, it would fail, or worse, run on its defaults."""
-        job = parking.job_of(message)
-        task = self.app.tasks.get(job.task) if job else None
+        jobs = parking.jobs_of(message)
+        task = self.app.tasks.get(jobs[0].task) if jobs else None
         return task is not None and not getattr(task, "is_ledger_task", False)
 
     def on_unknown_message(self, body: Any, message: Any) -> None:
@@ -83,9 +84,9 @@ class Consumer(CeleryConsumer):
         signals.task_rejected.send(sender=self, message=message, exc=None)
 
     def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:
-        job = parking.job_of(message)
-        if job is not None:
-            self.desk.hand_over(parking.held(job, message), self.acked_later(message))
+        jobs = parking.jobs_of(message)
+        if jobs:
+            self.desk.hand_over(parking.held(jobs, message), self.acked_later(message))
             return
         self.park(message, "unknown task")
         signals.task_unknown.send(
@@ -200,6 +201,7 @@ SHAPES: dict[str, Callable[[Any], bool]] = {
     "id": is_text,
     "task": is_text,
     "dispatch_no": parking.is_dispatch_no,
+    "batch": is_batch,
     "timelimit": are_time_limits,
     "eta": is_text_or_null,
     "expires": is_text_or_null,

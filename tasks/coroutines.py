@@ -7,8 +7,13 @@ coroutine gets a loop of its own.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -134,6 +139,9 @@ class SharedLoop:
         self.pool = WorkerPool(slots=slots, capacity=slots, name="coroutines")
         self.thread = threading.Thread(target=self._work, name="coroutines", daemon=True)
         self._runs: dict[Ticket[Answer], Run] = {}
+        # Of batches: each waits for one coroutine.
+        self.threads = ThreadPoolExecutor(slots, thread_name_prefix="batch")
+        self.free_slots = Slots(slots)
 
     def _work(self) -> None:
         self.loop.run_until_complete(self._watch())
@@ -190,6 +198,69 @@ def stop_if_told(ticket: Ticket[Answer], run: Run) -> None:
 
 
 _shared: SharedLoop | None = None
+
+
+# --- batches ------------------------------------------------------------------------------
+
+
+class Slots:
+    """Coroutines of batches that may run at once. Who came first is served first, so that many
+    small batches never keep a large one waiting."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._free = number
+        self._turn = threading.Lock()
+        self._freed = threading.Condition()
+
+    @contextmanager
+    def taken(self, number: int, patience_s: float) -> Iterator[bool]:
+        """False: there were not so many free within ``patience_s`` seconds."""
+        is_taken = self._take(number, patience_s)
+        try:
+            yield is_taken
+        finally:
+            if is_taken:
+                with self._freed:
+                    self._free += number
+                    self._freed.notify_all()
+
+    def _take(self, number: int, patience_s: float) -> bool:
+        ends_at = time.monotonic() + patience_s
+        if not self._turn.acquire(timeout=patience_s):
+            return False
+        try:
+            with self._freed:
+                left_s = ends_at - time.monotonic()
+                if not self._freed.wait_for(lambda: self._free >= number, max(0.0, left_s)):
+                    return False
+                self._free -= number
+                return True
+        finally:
+            self._turn.release()
+
+
+def slots_for(task: Any) -> int:
+    """How many bodies of this task one batch may run at once here; 1 unless they are coroutines on
+    a shared loop."""
+    is_coroutine = inspect.iscoroutinefunction(inspect.unwrap(task.run))
+    return _shared.free_slots.number if _shared is not None and is_coroutine else 1
+
+
+@contextmanager
+def slots_taken(number: int, patience_s: float) -> Iterator[bool]:
+    """For a batch of so many at once. False: they were not free in time."""
+    if _shared is None or number <= 1:
+        yield True
+        return
+    with _shared.free_slots.taken(number, patience_s) as is_taken:
+        yield is_taken
+
+
+def in_a_thread(function: Callable[..., None], *args: Any) -> Future[None]:
+    """Of the batches of this process, in the context of the caller."""
+    assert _shared is not None
+    return _shared.threads.submit(copy_context().run, function, *args)
 
 
 def install() -> None:

@@ -49,13 +49,20 @@ class Load:
 
 
 def room(
-    queue: Queue, slots: Slots, load: Load, in_flight_of_limit: int, per_s: float = 0.0
+    queue: Queue,
+    slots: Slots,
+    load: Load,
+    in_flight_of_limit: int,
+    per_s: float = 0.0,
+    per_message: int = 1,
 ) -> int:
     """How many more jobs may be dispatched: the window of the queue and its downstream's limit.
 
-    ``per_s``: the pace of the queue, jobs per second.
+    ``per_s``: the pace of the queue, jobs per second. ``per_message``: how many share a message.
     """
-    window = max(MESSAGES_PER_SLOT * slots.capacity, int(per_s * WINDOW_S))
+    # The jobs of a message take one slot, but for coroutines: each of those takes one.
+    of_slot = MESSAGES_PER_SLOT * (per_message if queue.slots is None else 1)
+    window = max(of_slot * slots.capacity, int(per_s * WINDOW_S))
     if queue.limit is not None:
         return max(0, min(window - load.dispatched, queue.limit - in_flight_of_limit, BATCH))
     if load.dispatched > window * REFILL_BELOW:
@@ -73,6 +80,7 @@ def dispatch(
     rounds: Rounds | None = None,
     share: float = 1.0,
     per_s: float = 0.0,
+    per_message: int = 1,
     at_most: int = BATCH,
 ) -> list[Dispatched]:
     """Mark as many due jobs of a queue, or of one lane of it, as may go now.
@@ -83,12 +91,12 @@ def dispatch(
     if not slots.capacity:
         return []  # nobody takes from the broker: whatever waits, waits in the ledger
     sharing = topology.sharing(queue)
-    if not room_beside(queue, slots, ledger.in_flight(sharing), per_s):
+    if not room_beside(queue, slots, ledger.in_flight(sharing), per_s, per_message):
         return []  # a look without the lock: most find no room
     with transaction.atomic():
         ledger.lock_limit(queue.lock_name)
         loads = ledger.in_flight(sharing)
-        count = ceil(share * room_beside(queue, slots, loads, per_s))
+        count = ceil(share * room_beside(queue, slots, loads, per_s, per_message))
         count = min(count, at_most, room_of_rate(queue, lane, loads))
         count = limits.grant(queue, lane, count)
         if not count:
@@ -106,10 +114,15 @@ def dispatch(
 
 
 def room_beside(
-    queue: Queue, slots: Slots, loads: Mapping[str, tuple[int, int]], per_s: float
+    queue: Queue,
+    slots: Slots,
+    loads: Mapping[str, tuple[int, int]],
+    per_s: float,
+    per_message: int = 1,
 ) -> int:
     """``room`` beside what is in flight of the queue, and of those it shares a downstream with."""
-    return room(queue, slots, Load(*loads.get(queue.name, (0, 0))), in_flight(loads), per_s)
+    load = Load(*loads.get(queue.name, (0, 0)))
+    return room(queue, slots, load, in_flight(loads), per_s, per_message)
 
 
 def in_flight(loads: Mapping[str, tuple[int, int]]) -> int:

@@ -60,7 +60,12 @@ def execute(
         return trace_ok_t(ExceptionInfo(internal=True), TraceInfo(REJECTED, exc), 0.0, None)
     if claim is None:
         return ignored("not to be run by this message")
-    run = Run(claim, task, deadline=deadline_of(request))
+    return run_claimed(Run(claim, task, deadline=deadline_of(request)), tracer, request)
+
+
+def run_claimed(run: Run, tracer: Tracer, request: dict[str, Any]) -> Any:
+    """Run a job that is ours, and settle it."""
+    claim = run.claim
     with active(run), structlog.contextvars.bound_contextvars(job_id=str(claim.id)):
         log.info("job_claimed", task=claim.task, attempt=run.attempt, fence=claim.fence)
         arguments = arguments_of(run)

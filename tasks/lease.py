@@ -17,8 +17,10 @@ from uuid import UUID
 import structlog
 
 from tasks import adopt, ledger, metrics
+from tasks.batch import jobs_of
 from tasks.board import BOARD, Board, Notice, Word
 from tasks.interrupt import LOOK_EVERY_S
+from tasks.journal import JOURNAL, Stage
 from tasks.wiring import topology
 
 log = structlog.get_logger(__name__)
@@ -138,9 +140,26 @@ def end(run: Held) -> None:
 def held_by(requests: Iterable[Any]) -> list[Held]:
     """The ledger's runs among the requests that Celery holds as active, adopted ones included."""
     return [
-        held(request)
+        one
         for request in tuple(requests)
         if request.time_start and getattr(request.task, "is_ledger_task", False)
+        for one in held_by_one(request)
+    ]
+
+
+def held_by_one(request: Any) -> list[Held]:
+    """Of a batch what is claimed and not settled, as its process says. When such a job is lost,
+    that process is ended only if it runs that very job."""
+    if not request.request_dict.get("batch"):
+        return [held(request)]
+    entry = JOURNAL.read(UUID(request.id))
+    if entry is None:
+        return []
+    jobs, queue = jobs_of(request.request_dict), adopt.queue_of(request.task, request.request_dict)
+    started = set(entry.at(Stage.STARTED))
+    return [
+        Held(*jobs[n], queue, request.worker_pid if n in started else None, request.time_start)
+        for n in entry.at(Stage.CLAIMED, Stage.STARTED, Stage.ENDED)
     ]
 
 

@@ -42,6 +42,7 @@ class Dispatched:
     dispatch_no: int
     tenant: str = ""
     is_ordered: bool = False
+    is_alone: bool = False  # its process died once: never again in a batch
 
 
 DUE = f"WHERE {turns.DUE}"
@@ -181,7 +182,7 @@ def dispatch(
         " marked AS ("
         " UPDATE tasks_job SET state = 'dispatched', dispatch_no = dispatch_no + 1,"
         " dispatched_at = clock_timestamp() WHERE id = ANY(ARRAY(SELECT id FROM free))"
-        " RETURNING id, task, dispatch_no, tenant, ordering_key IS NOT NULL)"
+        " RETURNING id, task, dispatch_no, tenant, ordering_key IS NOT NULL, crashes > 0)"
         " SELECT marked.* FROM marked JOIN chosen USING (id) ORDER BY turn, place",
         turns.parameters(queue, lane, found, paused_tasks),
     )
@@ -399,6 +400,7 @@ def claim(
     """
     rows = fetch(
         "UPDATE tasks_job SET state = 'running', fence = fence + 1, dispatched_at = NULL,"
+        " batched = false,"
         # One moment for both: ``hold_incompatible`` tells by it whether this is the first run.
         " worker = %s, release = %s, claimed_at = statement_timestamp(),"
         " started_at = coalesce(started_at, statement_timestamp()),"
@@ -690,6 +692,7 @@ def crash(
 ) -> str | None:
     """The process of a run died: queued again, or a dead letter at ``max_crashes``.
 
+    Of a run in a batch nobody knows whether it was to blame: that crash is counted apart.
     The new state; None when the run had settled or (``expired_only``) renewed before, or
     somebody else saw it first.
     """
@@ -699,13 +702,14 @@ def crash(
     again = [job_id, fence] if expired_only else []
     rows = fetch(
         "UPDATE tasks_job SET crashes = crashes + 1, lease_expires_at = NULL, due = true,"
+        " crashes_in_batch = crashes_in_batch + batched::int,"
         " state = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'"
-        " WHEN crashes + 1 >= %s THEN 'failed' ELSE 'queued' END,"
-        " failure = CASE WHEN cancel_requested_at IS NULL AND crashes + 1 >= %s THEN %s"
+        f" WHEN {POISONOUS} THEN 'failed' ELSE 'queued' END,"
+        f" failure = CASE WHEN cancel_requested_at IS NULL AND {POISONOUS} THEN %s"
         " ELSE '' END,"
-        " dead_letter = cancel_requested_at IS NULL AND crashes + 1 >= %s,"
+        f" dead_letter = cancel_requested_at IS NULL AND {POISONOUS},"
         " error_type = 'WorkerLost', error_message = %s, error_traceback = '',"
-        " finished_at = CASE WHEN cancel_requested_at IS NOT NULL OR crashes + 1 >= %s"
+        f" finished_at = CASE WHEN cancel_requested_at IS NOT NULL OR {POISONOUS}"
         f" THEN clock_timestamp() END{OF_MINE}"
         f" AND (NOT %s OR lease_expires_at < clock_timestamp()){skip} RETURNING state",
         [
@@ -714,6 +718,10 @@ def crash(
         ],
     )  # fmt: skip
     return rows[0][0] if rows else None
+
+
+# Only what it suffered alone says that it is the job which kills.
+POISONOUS = "(NOT batched AND crashes + 1 - crashes_in_batch >= %s)"
 
 
 def fence_of_dispatch(job_id: UUID, dispatch_no: int) -> int | None:
@@ -884,7 +892,8 @@ def replay_unless_owned(job_id: UUID, *, actor: str, reason: str) -> bool:
     return bool(
         fetch(
             "WITH mine AS (UPDATE tasks_job j SET state = 'queued', attempts = 0, crashes = 0,"
-            " failure = '', dead_letter = false, finished_at = NULL, due = true,"
+            " crashes_in_batch = 0, failure = '', dead_letter = false, finished_at = NULL,"
+            " due = true,"
             " run_at = clock_timestamp(), start_by = NULL, cancel_requested_at = NULL,"
             " returned_since = NULL, seq = nextval('tasks_job_seq'),"
             # At the tail of its key.

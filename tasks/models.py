@@ -73,6 +73,14 @@ class Job(models.Model):
     dispatched_at = models.DateTimeField(null=True)
     attempts = models.IntegerField(db_default=0, help_text="Runs that ended by their own outcome.")
     crashes = models.IntegerField(db_default=0, help_text="Runs whose process died.")
+    batched = models.BooleanField(
+        db_default=False,
+        help_text="Whether its latest run was claimed together with others.",
+    )
+    crashes_in_batch = models.IntegerField(
+        db_default=0,
+        help_text="Crashes of batched runs: they say nothing about this job alone.",
+    )
     fence = models.IntegerField(db_default=0)
     lease_expires_at = models.DateTimeField(null=True)
     worker = models.CharField(max_length=255, db_default="", blank=True)

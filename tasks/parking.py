@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -19,6 +19,7 @@ from uuid import UUID
 import structlog
 
 from tasks import ledger
+from tasks.batch import jobs_of as named_by
 from tasks.connections import LOST, bounded, is_lost
 from tasks.ledger import Dispatched
 from tasks.sql import storable
@@ -65,14 +66,24 @@ def parked(message: Any, reason: str) -> Keeping:
     return Keeping(write, reason, body)
 
 
-def held(job: Dispatched, message: Any) -> Keeping:
-    """A job of ours, whose task this worker does not know, for one that does."""
+def held(jobs: Sequence[Dispatched], message: Any) -> Keeping:
+    """Jobs of ours, whose task this worker does not know, for one that does."""
 
     def write() -> None:
-        is_held = ledger.hold_unknown(job.id, job.dispatch_no)
-        log.warning("job_unknown_here", job_id=str(job.id), task=job.task, held=is_held)
+        for job in jobs:
+            is_held = ledger.hold_unknown(job.id, job.dispatch_no)
+            log.warning("job_unknown_here", job_id=str(job.id), task=job.task, held=is_held)
 
-    return Keeping(write, f"job {job.id} could not be held", bounded_body(message.body)[0])
+    return Keeping(write, f"job {jobs[0].id} could not be held", bounded_body(message.body)[0])
+
+
+def jobs_of(message: Any) -> list[Dispatched]:
+    """The jobs this message stands for, if it is one of ours."""
+    headers = message.headers or {}
+    if headers.get("batch"):
+        return [Dispatched(job_id, task_name(message), no) for job_id, no in named_by(headers)]
+    job = job_of(message)
+    return [job] if job else []
 
 
 def unread(job: Dispatched, message: Any, problem: str) -> Keeping:
@@ -86,7 +97,6 @@ def unread(job: Dispatched, message: Any, problem: str) -> Keeping:
 
 
 def job_of(message: Any) -> Dispatched | None:
-    """The job this message stands for, if it is one of ours."""
     headers = message.headers or {}
     number = headers.get("dispatch_no")
     try:

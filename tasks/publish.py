@@ -12,6 +12,8 @@ from kombu import Exchange, Producer
 from kombu.exceptions import BatchPublishError  # type: ignore[attr-defined]
 
 from tasks import message_format
+from tasks.batch import longer
+from tasks.enqueue import uuid7
 from tasks.ledger import Dispatched
 from tasks.topology import Queue
 
@@ -21,6 +23,9 @@ FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 5.0
 # The default exchange of AMQP, which delivers to the queue that the routing key names.
 DIRECT = Exchange("")
+
+# Seconds, hard and soft.
+TimeLimits = tuple[float | None, float | None]
 
 
 class Publisher:
@@ -54,17 +59,18 @@ class Publisher:
         """Whether the last try failed: the next one should risk one job only."""
         return self.failures > 0
 
-    def publish(self, queue: Queue, jobs: Sequence[Dispatched]) -> bool:
+    def publish(self, queue: Queue, groups: Sequence[Sequence[Dispatched]]) -> bool:
         """Publish in order, in one round trip where the broker can. Bounded by its timeouts.
 
+        The jobs of a group share a message.
         False: some may not have been sent. Give all of them back: a message that did get
         through carries a dispatch number that is stale by then.
         """
         try:
             producer = self.connected(queue.name)
-            with producer.batch(max_size=len(jobs)):
-                for job in jobs:
-                    self.send(producer, queue, job)
+            with producer.batch(max_size=len(groups)):
+                for jobs in groups:
+                    self.send(producer, queue, jobs)
         except self.errors() as exc:
             self.failed(exc)
             return False
@@ -89,19 +95,24 @@ class Publisher:
             self.declared.add(queue)
         return self.producer
 
-    def send(self, producer: Any, queue: Queue, job: Dispatched) -> None:
-        job_id = str(job.id)
+    def send(self, producer: Any, queue: Queue, jobs: Sequence[Dispatched]) -> None:
+        time_limits = self.time_limits(queue, jobs[0])
+        if len(jobs) > 1:
+            headers = headers_of_batch(jobs, time_limits)
+        else:
+            [job] = jobs
+            headers = headers_of(job.task, str(job.id), job.dispatch_no, time_limits)
         producer.publish(
             ((), {}, {}),
             routing_key=queue.name,
             serializer="json",
-            headers=headers_of(job.task, job_id, job.dispatch_no, self.time_limits(queue, job)),
-            correlation_id=job_id,
+            headers=headers,
+            correlation_id=headers["id"],
             delivery_mode="persistent",
             retry=False,
         )
 
-    def time_limits(self, queue: Queue, job: Dispatched) -> tuple[float | None, float | None]:
+    def time_limits(self, queue: Queue, job: Dispatched) -> TimeLimits:
         """Seconds, hard and soft: of the task, else of its queue. Without the task's code here
         the worker decides."""
         task: Any = self.app.tasks.get(job.task)
@@ -135,9 +146,17 @@ class Publisher:
             connection.collect(socket_timeout=1.0)  # without asking the broker for leave
 
 
-def headers_of(
-    task: str, job_id: str, dispatch_no: int, time_limits: tuple[float | None, float | None]
-) -> dict[str, Any]:
+def headers_of_batch(jobs: Sequence[Dispatched], time_limits: TimeLimits) -> dict[str, Any]:
+    """An id and a dispatch number of its own, which no job has: a worker of a release that knows
+    no batches finds nothing to claim, and the relay sends the jobs again."""
+    hard_s, soft_s = time_limits
+    return {
+        **headers_of(jobs[0].task, str(uuid7()), 1, (longer(hard_s), longer(soft_s))),
+        "batch": [[str(job.id), job.dispatch_no] for job in jobs],
+    }
+
+
+def headers_of(task: str, job_id: str, dispatch_no: int, time_limits: TimeLimits) -> dict[str, Any]:
     """Celery's second message protocol. No argument of a job is in there."""
     return {
         "lang": "py",

@@ -20,7 +20,7 @@ from celery import Celery
 from django.db import Error, connection
 from psycopg.errors import LockNotAvailable
 
-from tasks import breaker, dispatch, fleet, holds, ledger, pace, pauses, pulse
+from tasks import breaker, dispatch, fleet, grouping, holds, ledger, pace, pauses, pulse
 from tasks.admission import Sampler
 from tasks.dispatch import BATCH, Slots
 from tasks.enqueue import uuid7
@@ -84,6 +84,7 @@ class Relay:
         self.watches_since = time.monotonic()
         self.slots: dict[str, Slots] = {}
         self.paces: defaultdict[str, Pace] = defaultdict(Pace)
+        self.means: defaultdict[str, dict[str, float]] = defaultdict(dict)
         self.passes = 0
         self.rounds: defaultdict[Lane, Rounds] = defaultdict(Rounds)
         self.orders = Orders()
@@ -104,6 +105,8 @@ class Relay:
         sent = 0
         if self.publisher.is_reachable():
             self.orders.free()
+            if not self.passes:
+                self.measure()
             self.passes += 1
             lanes = in_turn(ledger.lanes_with_due_jobs(), self.passes)
             sent = sum(self.dispatch_or_say(*lane) for lane in lanes)
@@ -138,18 +141,24 @@ class Relay:
             share=share,
             rounds=self.rounds[name, lane],
             per_s=own.per_s,
+            per_message=grouping.largest(queue, self.means.get(name, {})),
             at_most=at_most,
         )
         own.took(len(jobs), time.monotonic())
         self.blocked = self.blocked or (bool(slots.capacity) and len(jobs) < at_most)
         if jobs:
             self.orders.sent(jobs)
-        return self.publish(queue, jobs)
+        means = self.means.get(name, {})
+        return self.publish(
+            queue, grouping.grouped(jobs, lambda task: grouping.size(queue, task, means))
+        )
 
-    def publish(self, queue: Queue, jobs: list[ledger.Dispatched]) -> int:
+    def publish(self, queue: Queue, groups: grouping.Groups) -> int:
+        """``groups``: of each, one message."""
+        jobs = [job for group in groups for job in group]
         if not jobs:
             return 0
-        if self.publisher.publish(queue, jobs):
+        if self.publisher.publish(queue, groups):
             return len(jobs)
         ledger.undispatch(jobs)
         return 0
@@ -171,6 +180,8 @@ class Relay:
         if now < self.housekeeping_at:
             return 0
         self.slots = fleet.slots()
+        if any(own.untold for own in self.paces.values()):
+            self.measure()
         pace.tell(self.paces)
         made_due = ledger.stage_due(BATCH * 5) + holds.release(BATCH * 5) + self.orders.sweep()
         made_due += self.keeper.keep(BATCH * 5)
@@ -185,12 +196,19 @@ class Relay:
         self.housekeeping_at = now + out_of_step(HOUSEKEEPING_EVERY_S)
         return made_due
 
+    def measure(self) -> None:
+        """How long the jobs of queues with batches take. What has not run lately keeps its mean."""
+        names = [name for name, queue in topology().queues.items() if queue.batch > 1]
+        if names:
+            for name, means in grouping.measured(names).items():
+                self.means[name].update(means)
+
     def send_again(self, name: str, slots: Slots) -> None:
         queue = topology().queue(name)
         jobs = dispatch.dispatch_again(queue, slots)
         if jobs:
             log.warning("messages_lost", queue=name, jobs=len(jobs))
-            self.publish(queue, jobs)
+            self.publish(queue, [[job] for job in jobs])
 
     # --- the loop ---------------------------------------------------------------------
 

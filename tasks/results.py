@@ -11,11 +11,12 @@ from uuid import UUID
 
 import structlog
 from celery import states
+from celery.app.task import Context
 from celery.backends.base import BaseBackend
 from celery.exceptions import Retry
 from django.db import DatabaseError
 
-from tasks import adopt, ledger, links, settle, wake
+from tasks import adopt, batch, ledger, links, settle, wake
 from tasks.adopt import job_id_of
 from tasks.ledger import OutcomeOf
 from tasks.run import NO_RUN, Run, current_run
@@ -82,6 +83,9 @@ class LedgerBackend(BaseBackend):
         run = run_of(task_id)
         if run is not None:
             failed = settle.failed(run, exc, traceback)
+        elif getattr(request, "batch", None):
+            self.mark_batch_as_lost(task_id, exc, request, traceback)
+            return
         elif self.is_of_a_job(request):
             failed = self.mark_as_lost(task_id, exc, request)
         else:
@@ -107,6 +111,19 @@ class LedgerBackend(BaseBackend):
             log.error("settle_failed", job_id=task_id, error=str(error))
             return False
         return True
+
+    def mark_batch_as_lost(
+        self, message_id: str, exc: BaseException, request: Any, traceback: Any
+    ) -> None:
+        """The same for all jobs of a message."""
+        try:
+            for job_id in batch.lost(message_id, request, exc):
+                carried = links.restored(ledger.headers_of(job_id).get("celery", {}))
+                if carried.get("errbacks"):
+                    own = Context(vars(request), id=str(job_id), errbacks=carried["errbacks"])
+                    self._call_task_errbacks(own, exc, traceback)  # type: ignore[attr-defined]
+        except DatabaseError as error:  # the leases end, and the relay sees to it
+            log.error("settle_failed", message_id=message_id, error=str(error))
 
     def mark_as_revoked(
         self,

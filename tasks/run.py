@@ -77,6 +77,8 @@ class Run:
     transactions: int = 0  # open around the body
     told: Interrupted | None = None  # that it must stop
     watches: list[Watch] = field(default_factory=list)
+    batch: Any = None  # tasks.flush.Batch, which writes its success together with others
+    paused: bool = False  # it had its downstream paused
     pause_s: float | None = None  # of the downstream, asked for inside a transaction
     pause_reason: str = ""
 
@@ -239,7 +241,7 @@ class Run:
         """If one was asked for and is not written yet."""
         if self.pause_s is None:
             return
-        seconds, self.pause_s = self.pause_s, None
+        seconds, self.pause_s, self.paused = self.pause_s, None, True
         connections.persisting(
             pause_and_recall,
             topology().queue(self.claim.queue),

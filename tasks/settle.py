@@ -44,6 +44,8 @@ IGNORED_RESULT = "ignored by the task"
 def succeeded(run: Run, result: Any, *, keeps: bool = True) -> bool:
     text, note = safe_result(result)
     values = {"result": text, "note": note} if keeps else {"result": "null", "note": IGNORED_RESULT}
+    if run.followers is None and run.batch is not None and not run.task.atomic:
+        return bool(run.batch.succeeded(run, **values))
     if run.followers is None:
         return end(run, Outcome.SUCCEEDED, ledger.succeed, **values)
     if note:

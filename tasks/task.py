@@ -15,6 +15,7 @@ from celery.exceptions import Retry
 from celery.result import AsyncResult, EagerResult
 
 from tasks import inline
+from tasks.batch import execute_batch
 from tasks.calls import (
     UNPACKED,
     accept_call,
@@ -175,6 +176,8 @@ class LedgerTask(Task[Any, Any]):
 
     def _trace(self, uuid: str, args: Any, kwargs: Any, request: dict[str, Any]) -> Any:
         assert self._tracer is not None
+        if request.get("batch"):
+            return execute_batch(self, self._tracer, uuid, request)
         return execute(self, self._tracer, uuid, args, kwargs, request)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -119,6 +119,8 @@ class Queue:
     refused, or (``policy="shed"``) displaces a less important job of the same tenant.
     ``max_running_per_tenant``: jobs of one tenant on the broker and in workers at once.
 
+    ``batch``: up to so many short jobs of one task travel in one message; 1 sends each alone.
+
     ``process_mb``: memory that one process may use; a fresh one takes 90 MB. ``acceptable_wait_s``:
     a job that has waited longer is a reason for one more replica; five times longer, for an alert.
     """
@@ -138,6 +140,7 @@ class Queue:
     max_wait_s: float | None = None
     policy: Literal["reject", "shed"] = "reject"
     max_running_per_tenant: int | None = None
+    batch: int = 1
     surge: int = 1
     most_replicas: int | None = None
     resumable: bool = True
@@ -233,7 +236,10 @@ class Queue:
 
     @property
     def connections_of_runs(self) -> int:
-        return self.concurrency if self.slots is None else min(self.slots, SLOT_CONNECTIONS) + 1
+        if self.slots is not None:
+            return min(self.slots, SLOT_CONNECTIONS) + 1
+        # A process settles a part of its batch while a body uses the other connection.
+        return self.concurrency * (2 if self.batch > 1 else 1)
 
 
 @dataclass(frozen=True)

@@ -16,24 +16,41 @@ LOOK_EVERY_S = 0.005
 STALLED_AFTER_S = 60.0
 TRICKLED = 100
 WARM_UP = 20
+MEASURED = 100
 # As many rows for each job of the drain: what takes a microsecond a row needs more of them.
 BULK_FACTOR = 5
 
 
 def drain(bench: Bench, system: str, jobs: int) -> Figures:
     """All jobs wait; from the first that ran to the last, with the CPU of every process."""
-    bench.load(system, "bulk", jobs - 1)
+    return drained(bench, system, "bulk", jobs)
+
+
+def drain_batched(bench: Bench, system: str, jobs: int) -> Figures:
+    """The same in batches. How long its jobs take is known by then, as on any other day."""
+    if system == CELERIAC:
+        bench.start_worker(system)
+        bench.start_relay()
+        bench.load(system, "batched", MEASURED)
+        _wait_for(bench, MEASURED + 1)
+        bench.stop_all()
+    return drained(bench, system, "batched", jobs)
+
+
+def drained(bench: Bench, system: str, way: str, jobs: int) -> Figures:
+    before = bench.done()
+    bench.load(system, way, jobs - 1)
     began = [bench.start_worker(system)] if system == CELERIAC else []
     began.append(bench.start_relay() if system == CELERIAC else bench.start_worker(system))
     pids = [child.pid for child in began]
-    _wait_for(bench, 1)
+    _wait_for(bench, before + 1)
     first, first_at = bench.done(), time.monotonic()
     own, servers = seconds_of_trees(pids), seconds_of_trees(bench.server_pids())
-    _wait_for(bench, jobs)
+    _wait_for(bench, before + jobs)
     seconds = time.monotonic() - first_at
     own = seconds_of_trees(pids) - own
     servers = seconds_of_trees(bench.server_pids()) - servers
-    ran = jobs - first
+    ran = before + jobs - first
     return {
         "jobs_per_s": ran / seconds,
         "cpu_ms_per_job_processes": own / ran * 1000,
@@ -68,6 +85,7 @@ def pickup(bench: Bench, system: str, jobs: int) -> Figures:
 
 MEASURES: dict[str, Measure] = {
     "drain": drain,
+    "drain-batched": drain_batched,
     "enqueue": enqueue,
     "bulk": bulk,
     "pickup": pickup,

@@ -20,7 +20,7 @@ PROCESSES = 2
 READY_WITHIN_S = 60.0
 LOAD_WITHIN_S = 600.0
 APP = {PLAIN: "devtools.benched.plain", CELERIAC: "project"}
-QUEUE = {PLAIN: "bench-plain", CELERIAC: "bench"}
+QUEUE = {PLAIN: "bench-plain", CELERIAC: "bench,bench-batched"}
 
 
 @dataclass

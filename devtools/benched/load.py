@@ -20,6 +20,7 @@ class System(Protocol):
     def one(self) -> None: ...
     def stamped(self, sent_at: float) -> None: ...
     def bulk(self, number: int) -> None: ...
+    def batched(self, number: int) -> None: ...
 
 
 class Plain:
@@ -39,6 +40,9 @@ class Plain:
         with self.app.producer_pool.acquire(block=True) as producer:
             for _ in range(number):
                 self.tasks.noop.apply_async(producer=producer)
+
+    def batched(self, number: int) -> None:
+        self.bulk(number)
 
 
 class Celeriac:
@@ -60,6 +64,9 @@ class Celeriac:
     def bulk(self, number: int) -> None:
         self.enqueue_many(self.tasks.noop, ({} for _ in range(number)))
 
+    def batched(self, number: int) -> None:
+        self.enqueue_many(self.tasks.batched, ({} for _ in range(number)))
+
 
 def one_by_one(system: System, number: int) -> None:
     for _ in range(number):
@@ -68,6 +75,10 @@ def one_by_one(system: System, number: int) -> None:
 
 def bulk(system: System, number: int) -> None:
     system.bulk(number)
+
+
+def batched(system: System, number: int) -> None:
+    system.batched(number)
 
 
 def trickle(system: System, number: int) -> None:
@@ -79,7 +90,7 @@ def trickle(system: System, number: int) -> None:
 
 
 SYSTEMS: dict[str, Callable[[], System]] = {"plain": Plain, "celeriac": Celeriac}
-WAYS = {"one-by-one": one_by_one, "bulk": bulk, "trickle": trickle}
+WAYS = {"one-by-one": one_by_one, "bulk": bulk, "batched": batched, "trickle": trickle}
 
 
 def main(argv: list[str]) -> None:

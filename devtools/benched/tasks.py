@@ -5,12 +5,17 @@ from __future__ import annotations
 from celery import shared_task
 
 from devtools.benched import counting
-from devtools.benched.settings import QUEUE
+from devtools.benched.settings import BATCHED_QUEUE, QUEUE
 from tasks.task import LedgerTask
 
 
 @shared_task(base=LedgerTask, queue=QUEUE)
 def noop() -> None:
+    counting.count()
+
+
+@shared_task(base=LedgerTask, queue=BATCHED_QUEUE)
+def batched() -> None:
     counting.count()
 
 

@@ -1,0 +1,302 @@
+"""The jobs of one batch in a worker: which have not started, and which outcomes are still to be
+written.
+
+Outcomes are written together, at most 50 ms after the first of them. What has not started goes
+back when the worker drains, when the batch has taken too long, or when its downstream is paused.
+One thread per process sees to both while a body runs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from uuid import UUID
+
+import structlog
+from django.db import DatabaseError, InterfaceError
+
+from tasks import batch_ledger, connections, ledger, metrics, settle, wake
+from tasks.batch_ledger import Success
+from tasks.board import BOARD
+from tasks.errors import Cancelled, Interrupted
+from tasks.journal import Place, Stage
+from tasks.run import Run
+from tasks.states import Outcome
+from tasks.wiring import topology
+
+log = structlog.get_logger(__name__)
+
+# Seconds from the first outcome to its flush: by the runs themselves between two bodies, by the
+# keeper while a body lasts longer. With a look each 10 ms nothing waits for more than 50.
+FLUSH_AFTER_S = 0.035
+KEEPER_FLUSHES_AFTER_S = 0.04
+LOOK_EVERY_S = 0.01
+# Seconds after which a batch starts no further job. It was meant for 250 ms.
+BUDGET_S = 1.0
+# Seconds for which what has not started waits for a database that is away.
+DATABASE_PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run whose body has returned, with what is still to be written of it."""
+
+    run: Run
+    result: str
+    note: str
+    began_at: float  # time.monotonic(), like the other
+    ended_at: float
+
+    def as_success(self, now: float) -> Success:
+        claim = self.run.claim
+        ago = {"began_ago_s": now - self.began_at, "ended_ago_s": now - self.ended_at}
+        return Success(claim.id, claim.fence, self.result, self.note, **ago)
+
+
+class Batch:
+    """Its runs in the order of the message. May be used from several threads."""
+
+    def __init__(
+        self, runs: Sequence[Run], numbers: dict[UUID, int], place: Place, *, began_at: float
+    ) -> None:
+        """``numbers``: of each job in its message. ``began_at``: before they were claimed."""
+        self.began_at = began_at
+        self.runs = list(runs)
+        self._numbers = numbers
+        self._place = place
+        self._waiting = deque(runs)
+        self._ended: list[Ended] = []
+        self._started: dict[UUID, float] = {}
+        self._is_paused = False
+        self._asked_at = self.began_at
+        self._lock = threading.Lock()
+        # Two flushes at once would each wait for the database; the second has nothing to do.
+        self._writing = threading.RLock()
+        limit = topology().queue(runs[0].claim.queue)
+        self._limit_name = limit.lock_name if limit.downstream else ""
+        for run in runs:
+            run.batch = self
+
+    # --- start --------------------------------------------------------------------------
+
+    def start_next(self) -> Run | None:
+        """The next one that may start; None: there is none left."""
+        while True:
+            if self.must_stop:
+                self.give_back()
+            with self._lock:
+                if not self._waiting:
+                    return None
+                run = self._waiting.popleft()
+                reason = run.must_stop()
+                if reason is None:
+                    self._started[run.claim.id] = time.monotonic()
+                    self._note(run, Stage.STARTED)
+                    return run
+            self.drop(run, reason)
+
+    def drop(self, run: Run, reason: Interrupted) -> None:
+        """It must not start any more."""
+        if isinstance(reason, Cancelled):
+            self._return([run])
+        else:
+            settle.interrupted(run, reason)
+            self._note(run, Stage.GONE)
+
+    @property
+    def must_stop(self) -> bool:
+        """The first job starts however late it is, or a slow database would stop all of them."""
+        if BOARD.drain_has_begun or self._is_paused:
+            return True
+        return bool(self._started) and time.monotonic() - self.began_at > BUDGET_S
+
+    def give_back(self) -> None:
+        """All that has not started."""
+        with self._lock:
+            runs = list(self._waiting)
+            self._waiting.clear()
+        if runs:
+            log.info("batch_gives_back", jobs=len(runs))
+            self._return(runs)
+
+    def _return(self, runs: Sequence[Run]) -> None:
+        named = [(run.claim.id, run.claim.fence) for run in runs]
+        try:
+            happened = connections.persisting(
+                batch_ledger.give_back, named, deadline_s=DATABASE_PATIENCE_S
+            )
+        except (DatabaseError, InterfaceError) as exc:  # their leases end
+            log.error("batch_not_given_back", jobs=len(runs), error=str(exc))
+            happened = set()
+        for run in runs:
+            run.settled = True
+            self._note(run, Stage.GONE)
+            if run.claim.id in happened:
+                metrics.settled(run.claim.queue, run.claim.task, "given_back")
+        if happened:
+            wake.after_commit()
+
+    def ask_if_due(self) -> None:
+        """Whether somebody has cancelled what has not started, or paused its downstream."""
+        if time.monotonic() - self._asked_at >= KEEPER_FLUSHES_AFTER_S:
+            self._asked_at = time.monotonic()
+            self.ask()
+
+    def ask(self) -> None:
+        with self._lock:
+            named = [(run.claim.id, run.claim.fence) for run in self._waiting]
+        if not named:
+            return
+        cancelled, stopped = connections.persisting(
+            batch_ledger.unwanted, named, self._limit_name, deadline_s=DATABASE_PATIENCE_S
+        )
+        if stopped:
+            self.give_back()
+        elif cancelled:
+            with self._lock:
+                gone = [run for run in self._waiting if run.claim.id in cancelled]
+                self._waiting = deque(run for run in self._waiting if run.claim.id not in cancelled)
+            if gone:
+                self._return(gone)
+
+    # --- end ----------------------------------------------------------------------------
+
+    def succeeded(self, run: Run, *, result: str, note: str) -> bool:
+        """To be written with the next flush."""
+        settle.mark_over(run)
+        began_at = self._started.get(run.claim.id, self.began_at)
+        with self._lock:
+            self._ended.append(Ended(run, result, note, began_at, time.monotonic()))
+            is_kept = not note and self._place.keep(self._numbers[run.claim.id], result)
+        if not is_kept:
+            self.flush()
+        return True
+
+    def left(self, run: Run) -> None:
+        """Nothing more is done for this run here."""
+        self._is_paused = self._is_paused or run.paused
+        with self._lock:
+            if not any(ended.run is run for ended in self._ended):
+                self._note(run, Stage.GONE)
+
+    def oldest_s(self) -> float:
+        """For how long the first outcome has been waiting; 0 when there is none."""
+        with self._lock:
+            return time.monotonic() - self._ended[0].ended_at if self._ended else 0.0
+
+    def flush_if_due(self, after_s: float = FLUSH_AFTER_S) -> None:
+        if self.oldest_s() >= after_s:
+            self.flush()
+            self.ask_if_due()
+
+    def flush(self) -> None:
+        """Write what has ended. Returns when it is committed, or nobody knows."""
+        with self._writing:
+            with self._lock:
+                ended = list(self._ended)
+            if not ended:
+                return
+            write(ended)
+            with self._lock:
+                # Only now: a process that is stopped meanwhile writes them again, in vain.
+                self._ended = self._ended[len(ended) :]
+                for one in ended:
+                    self._note(one.run, Stage.GONE)
+                if not self._ended:
+                    self._place.forget_results()
+
+    def close(self) -> None:
+        """At the end, however it came."""
+        self.give_back()
+        self.flush()
+
+    def _note(self, run: Run, stage: Stage) -> None:
+        self._place.note(self._numbers[run.claim.id], stage)
+
+
+def write(ended: Sequence[Ended]) -> None:
+    """In one statement. When PostgreSQL refuses that, one by one: only one of them may be bad."""
+    now = time.monotonic()
+    successes = [one.as_success(now) for one in ended]
+    try:
+        happened = connections.persisting(
+            batch_ledger.succeed, successes, deadline_s=settle.DATABASE_PATIENCE_S
+        )
+    except (DatabaseError, InterfaceError) as exc:
+        log.error("flush_failed", jobs=len(ended), error=str(exc))
+        if not connections.is_lost():
+            for one in ended:
+                settle.end(
+                    one.run, Outcome.SUCCEEDED, ledger.succeed, result=one.result, note=one.note
+                )
+        return
+    for one in ended:
+        note(one, one.run.claim.id in happened)
+
+
+def note(one: Ended, happened: bool) -> None:
+    claim = one.run.claim
+    about = {"job_id": str(claim.id), "outcome": Outcome.SUCCEEDED, "fence": claim.fence}
+    if happened:
+        metrics.settled(claim.queue, claim.task, Outcome.SUCCEEDED)
+        log.info("job_settled", **about)
+    else:
+        metrics.refused_write("succeed")
+        log.warning("settle_refused", **about)
+
+
+class Keeper:
+    """The thread that looks after the batches of this process. A forked child starts its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._batches: set[Batch] = set()
+        self._wanted = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def keeping(self, batch: Batch) -> Iterator[None]:
+        with self._lock:
+            self._batches.add(batch)
+            self._wanted.set()
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._work, name="batches", daemon=True)
+                self._thread.start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._batches.discard(batch)
+                if not self._batches:
+                    self._wanted.clear()
+
+    def _work(self) -> None:
+        pause = threading.Event()
+        while True:
+            self._wanted.wait()
+            pause.wait(LOOK_EVERY_S)
+            with self._lock:
+                batches = list(self._batches)
+            for batch in batches:
+                self._guarded(lambda batch=batch: look_after(batch))  # type: ignore[misc]
+
+    def _guarded(self, part: Callable[[], None]) -> None:
+        """Whatever it raises, the thread must live; the batch itself does it all again."""
+        try:
+            part()
+        except Exception:
+            log.exception("batch_not_looked_after")
+
+
+def look_after(batch: Batch) -> None:
+    if batch.must_stop:
+        batch.give_back()
+    batch.flush_if_due(KEEPER_FLUSHES_AFTER_S)
+    batch.ask_if_due()
+
+
+KEEPER = Keeper()
