@@ -100,7 +100,8 @@ def claim(
         return []
     if len(claims) < len(jobs):
         log.info("message_is_stale", message_id=message_id, jobs=len(jobs), claimed=len(claims))
-    return claims
+    order = {job_id: number for number, (job_id, _) in enumerate(jobs)}
+    return sorted(claims, key=lambda claimed: order[claimed.id])
 
 
 def run_all(batch: Batch, tracer: Tracer, request: dict[str, Any], at_once: int) -> None:

@@ -2,57 +2,56 @@
 
 Like those of ``ledger.py`` each is one conditional statement; it answers for the jobs that it
 changed. A job is named by its fence, or by its dispatch number, which is claimed at most once.
-Plans do not depend on statistics: rows are found by their ids, and nothing is joined to them.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 from uuid import UUID
 
-from tasks.ledger import RETURNED, UNLOCKED, Claim
+from tasks.ledger import RETURNED, Claim
 from tasks.sql import fetch, storable
 
 # A job and its fence, or its dispatch number.
 Named = tuple[UUID, int]
 
+# One parameter, as JSON: arrays of ids and results would be converted element by element.
+GIVEN = "WITH given AS MATERIALIZED (SELECT * FROM json_to_recordset(%s::json) AS g"
+NAMED = f"{GIVEN}(id uuid, number int))"
+# The ids as an array too: so the rows are found in the index, whatever the planner knows or does
+# not know of the table.
+OF_GIVEN = "j.id = given.id AND j.id = ANY(ARRAY(SELECT id FROM given))"
+AND_RUNNING = "AND j.state = 'running' AND j.{number} = given.number"
 
-def named(number: str) -> str:
-    """The condition for the rows of two arrays, ``ids`` and ``numbers``."""
-    return (
-        f"id = ANY(%(ids)s::uuid[])"
-        f" AND {number} = (%(numbers)s::int[])[array_position(%(ids)s::uuid[], id)]"
-    )
 
-
-def arrays(jobs: Sequence[Named]) -> dict[str, list[object]]:
-    return {"ids": [job[0] for job in jobs], "numbers": [job[1] for job in jobs]}
+def as_json(jobs: Sequence[Named]) -> str:
+    return json.dumps([{"id": str(job_id), "number": number} for job_id, number in jobs])
 
 
 def claim(jobs: Sequence[Named], *, worker: str, release: str, lease_s: float) -> list[Claim]:
-    """Take those that are dispatched under the number given, in that order.
+    """Take those that are dispatched under the number given.
 
     Waits for no lock: whoever keeps one of these rows is about to make this message stale, and if
     not, the job is sent again.
     """
     rows = fetch(
-        "WITH free AS MATERIALIZED (SELECT id FROM tasks_job"
-        f" WHERE {named('dispatch_no')} AND state = 'dispatched'"
+        f"{NAMED}, free AS MATERIALIZED (SELECT j.id FROM tasks_job j JOIN given ON {OF_GIVEN}"
+        " WHERE j.dispatch_no = given.number AND j.state = 'dispatched'"
         " AND (start_by IS NULL OR start_by >= clock_timestamp() OR started_at IS NOT NULL)"
-        f" {UNLOCKED}),"
-        " mine AS (UPDATE tasks_job SET state = 'running', fence = fence + 1, batched = true,"
-        " dispatched_at = NULL, worker = %(worker)s, release = %(release)s,"
-        " claimed_at = statement_timestamp(),"
+        " FOR NO KEY UPDATE OF j SKIP LOCKED)"
+        " UPDATE tasks_job SET state = 'running', fence = fence + 1, batched = true,"
+        " dispatched_at = NULL, worker = %s, release = %s, claimed_at = statement_timestamp(),"
         " started_at = coalesce(started_at, statement_timestamp()),"
-        " lease_expires_at = clock_timestamp() + %(lease_s)s * interval '1 second'"
+        " lease_expires_at = clock_timestamp() + %s * interval '1 second'"
         " WHERE id = ANY(ARRAY(SELECT id FROM free))"
         " RETURNING id, fence, task, queue, tenant, coalesce(idempotency_key, former_key), payload,"
         " headers, attempts, crashes, priority, checkpoint,"
-        " extract(epoch FROM clock_timestamp() - run_at)::float8, dispatch_no,"
-        " %(lease_s)s::float8, ordering_key IS NOT NULL)"
-        " SELECT * FROM mine ORDER BY array_position(%(ids)s::uuid[], id)",
-        {**arrays(jobs), "worker": worker, "release": release, "lease_s": lease_s},
+        " extract(epoch FROM clock_timestamp() - run_at)::float8, dispatch_no, %s::float8,"
+        " ordering_key IS NOT NULL",
+        [as_json(jobs), worker, release, lease_s, lease_s],
     )
     return [Claim(*row) for row in rows]
 
@@ -69,36 +68,36 @@ class Success:
     ended_ago_s: float = 0.0
 
 
+SUCCESSES = (
+    f"{GIVEN}(id uuid, number int, result text, note text, began_ago_s float8, ended_ago_s float8))"
+)
+
+
 def succeed(ended: Sequence[Success], *, by: str = "fence") -> set[UUID]:
     """Settle these runs; those that still owned their jobs.
 
     An attempt has the time of its own body: the claim was that of the whole batch.
     """
-    position = "array_position(%(ids)s::uuid[], {id})"
-    of_job = position.format(id="id")
-    ago = "clock_timestamp() - (%({name})s::float8[])[{at}] * interval '1 second'"
     rows = fetch(
-        "WITH mine AS (UPDATE tasks_job SET state = 'succeeded', lease_expires_at = NULL,"
-        f" attempts = attempts + 1, result = ((%(results)s::text[])[{of_job}])::json,"
-        f" result_note = (%(notes)s::text[])[{of_job}],"
-        " error_type = '', error_message = '', error_traceback = '',"
-        f" finished_at = clock_timestamp() WHERE {named(by)} AND state = 'running'"
-        " RETURNING id, fence, attempts, worker, release, claimed_at)"
+        f"{SUCCESSES}, mine AS (UPDATE tasks_job j SET state = 'succeeded',"
+        " lease_expires_at = NULL, attempts = attempts + 1, result = given.result::json,"
+        " result_note = given.note, error_type = '', error_message = '', error_traceback = '',"
+        " finished_at = clock_timestamp()"
+        f" FROM given WHERE {OF_GIVEN} {AND_RUNNING.format(number=by)}"
+        " RETURNING j.id, fence, attempts, worker, release, claimed_at, began_ago_s, ended_ago_s)"
         " INSERT INTO tasks_attempt (job_id, fence, number, outcome, worker, release, started_at,"
         " finished_at, error_type, error_message, error_traceback)"
         " SELECT id, fence, attempts, 'succeeded', worker, release,"
-        f" greatest(claimed_at, {ago.format(name='began', at=of_job)}),"
-        f" greatest(claimed_at, {ago.format(name='over', at=of_job)}), '', '', ''"
+        " greatest(claimed_at, clock_timestamp() - began_ago_s * interval '1 second'),"
+        " greatest(claimed_at, clock_timestamp() - ended_ago_s * interval '1 second'), '', '', ''"
         " FROM mine RETURNING job_id",
-        {
-            **arrays([(one.id, one.number) for one in ended]),
-            "results": [one.result for one in ended],
-            "notes": [one.note for one in ended],
-            "began": [float(one.began_ago_s) for one in ended],
-            "over": [float(one.ended_ago_s) for one in ended],
-        },
+        [json.dumps([row_of(one) for one in ended])],
     )
     return {row[0] for row in rows}
+
+
+def row_of(success: Success) -> dict[str, Any]:
+    return {**asdict(success), "id": str(success.id)}
 
 
 def give_back(jobs: Sequence[Named], *, by: str = "fence") -> set[UUID]:
@@ -107,45 +106,45 @@ def give_back(jobs: Sequence[Named], *, by: str = "fence") -> set[UUID]:
     Cancelled instead where that was asked for.
     """
     rows = fetch(
-        "UPDATE tasks_job SET lease_expires_at = NULL, due = true,"
+        f"{NAMED} UPDATE tasks_job j SET lease_expires_at = NULL, due = true,"
         f" started_at = nullif(started_at, claimed_at), {RETURNED},"
         " state = CASE WHEN cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,"
         " finished_at = CASE WHEN cancel_requested_at IS NOT NULL THEN clock_timestamp() END"
-        f" WHERE {named(by)} AND state = 'running' RETURNING id",
-        arrays(jobs),
+        f" FROM given WHERE {OF_GIVEN} {AND_RUNNING.format(number=by)} RETURNING j.id",
+        [as_json(jobs)],
     )
     return {row[0] for row in rows}
 
 
-def crash(jobs: Sequence[Named], *, reason: str, by: str = "dispatch_no") -> set[UUID]:
-    """The process of these runs died, and who killed it is not known: each travels alone now.
+def crash(jobs: Sequence[Named], *, reason: str) -> set[UUID]:
+    """The process of these runs died, each named by its dispatch number.
 
-    None of them becomes a dead letter by it.
+    Which of them killed it is not known: each travels alone from now on, and none becomes a dead
+    letter by this.
     """
     rows = fetch(
-        "UPDATE tasks_job SET crashes = crashes + 1, crashes_in_batch = crashes_in_batch + 1,"
-        " lease_expires_at = NULL, due = true,"
+        f"{NAMED} UPDATE tasks_job j SET crashes = crashes + 1,"
+        " crashes_in_batch = crashes_in_batch + 1, lease_expires_at = NULL, due = true,"
         " state = CASE WHEN cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,"
         " finished_at = CASE WHEN cancel_requested_at IS NOT NULL THEN clock_timestamp() END,"
-        " error_type = 'WorkerLost', error_message = %(reason)s, error_traceback = ''"
-        f" WHERE {named(by)} AND state = 'running' RETURNING id",
-        {**arrays(jobs), "reason": storable(reason)},
+        " error_type = 'WorkerLost', error_message = %s, error_traceback = ''"
+        f" FROM given WHERE {OF_GIVEN} {AND_RUNNING.format(number='dispatch_no')} RETURNING j.id",
+        [as_json(jobs), storable(reason)],
     )
     return {row[0] for row in rows}
 
 
-def unwanted(jobs: Sequence[Named], limit_name: str = "") -> tuple[set[UUID], bool]:
-    """Of runs that have not started: those that somebody wants cancelled; and whether their
-    downstream (the name of its limit) is paused or broken by now."""
+def cancelled_among(jobs: Sequence[Named]) -> set[UUID]:
+    """Of runs that have not started: those that somebody wants cancelled."""
     rows = fetch(
-        f"SELECT id FROM tasks_job WHERE {named('fence')} AND cancel_requested_at IS NOT NULL",
-        arrays(jobs),
+        f"{NAMED} SELECT j.id FROM tasks_job j JOIN given ON {OF_GIVEN}"
+        f" WHERE cancel_requested_at IS NOT NULL {AND_RUNNING.format(number='fence')}",
+        [as_json(jobs)],
     )
-    stopped = bool(limit_name) and bool(
-        fetch(
-            "SELECT 1 FROM tasks_limit WHERE name = %s"
-            " AND (paused_until > clock_timestamp() OR opened_at IS NOT NULL)",
-            [limit_name],
-        )
-    )
-    return {row[0] for row in rows}, stopped
+    return {row[0] for row in rows}
+
+
+def is_stopped(limit_name: str) -> bool:
+    """Whether this downstream is paused, or its breaker open."""
+    stopped = "paused_until > clock_timestamp() OR opened_at IS NOT NULL"
+    return bool(fetch(f"SELECT 1 FROM tasks_limit WHERE name = %s AND ({stopped})", [limit_name]))

@@ -67,7 +67,8 @@ def room(
         return max(0, min(window - load.dispatched, queue.limit - in_flight_of_limit, BATCH))
     if load.dispatched > window * REFILL_BELOW:
         return 0
-    return min(window - load.dispatched, BATCH)
+    found = min(window - load.dispatched, BATCH)
+    return found - found % per_message if found > per_message else found
 
 
 def dispatch(

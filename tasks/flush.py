@@ -30,10 +30,10 @@ from tasks.wiring import topology
 
 log = structlog.get_logger(__name__)
 
-# Seconds from the first outcome to its flush: by the runs themselves between two bodies, by the
-# keeper while a body lasts longer. With a look each 10 ms nothing waits for more than 50.
-FLUSH_AFTER_S = 0.035
-KEEPER_FLUSHES_AFTER_S = 0.04
+# Seconds from the first outcome to its flush. The keeper does it beside the bodies, with a look
+# each 10 ms; when it gets no turn, the runs do it themselves between two of them.
+FLUSH_AFTER_S = 0.05
+KEEPER_FLUSHES_AFTER_S = 0.035
 LOOK_EVERY_S = 0.01
 # Seconds after which a batch starts no further job. It was meant for 250 ms.
 BUDGET_S = 1.0
@@ -69,7 +69,7 @@ class Batch:
         self._numbers = numbers
         self._place = place
         self._waiting = deque(runs)
-        self._ended: list[Ended] = []
+        self._ended: dict[UUID, Ended] = {}
         self._started: dict[UUID, float] = {}
         self._is_paused = False
         self._asked_at = self.began_at
@@ -119,11 +119,12 @@ class Batch:
         with self._lock:
             runs = list(self._waiting)
             self._waiting.clear()
-        if runs:
-            log.info("batch_gives_back", jobs=len(runs))
-            self._return(runs)
+        self._return(runs)
 
     def _return(self, runs: Sequence[Run]) -> None:
+        if not runs:
+            return
+        log.info("batch_gives_back", jobs=len(runs))
         named = [(run.claim.id, run.claim.fence) for run in runs]
         try:
             happened = connections.persisting(
@@ -151,17 +152,20 @@ class Batch:
             named = [(run.claim.id, run.claim.fence) for run in self._waiting]
         if not named:
             return
-        cancelled, stopped = connections.persisting(
-            batch_ledger.unwanted, named, self._limit_name, deadline_s=DATABASE_PATIENCE_S
-        )
-        if stopped:
+        if self._limit_name and connections.persisting(
+            batch_ledger.is_stopped, self._limit_name, deadline_s=DATABASE_PATIENCE_S
+        ):
             self.give_back()
-        elif cancelled:
+            return
+        cancelled = connections.persisting(
+            batch_ledger.cancelled_among, named, deadline_s=DATABASE_PATIENCE_S
+        )
+        if cancelled:
             with self._lock:
-                gone = [run for run in self._waiting if run.claim.id in cancelled]
-                self._waiting = deque(run for run in self._waiting if run.claim.id not in cancelled)
-            if gone:
-                self._return(gone)
+                waiting, self._waiting = self._waiting, deque()
+                gone = [run for run in waiting if run.claim.id in cancelled]
+                self._waiting.extend(run for run in waiting if run.claim.id not in cancelled)
+            self._return(gone)
 
     # --- end ----------------------------------------------------------------------------
 
@@ -170,7 +174,7 @@ class Batch:
         settle.mark_over(run)
         began_at = self._started.get(run.claim.id, self.began_at)
         with self._lock:
-            self._ended.append(Ended(run, result, note, began_at, time.monotonic()))
+            self._ended[run.claim.id] = Ended(run, result, note, began_at, time.monotonic())
             is_kept = not note and self._place.keep(self._numbers[run.claim.id], result)
         if not is_kept:
             self.flush()
@@ -180,13 +184,14 @@ class Batch:
         """Nothing more is done for this run here."""
         self._is_paused = self._is_paused or run.paused
         with self._lock:
-            if not any(ended.run is run for ended in self._ended):
+            if run.claim.id not in self._ended:
                 self._note(run, Stage.GONE)
 
     def oldest_s(self) -> float:
         """For how long the first outcome has been waiting; 0 when there is none."""
         with self._lock:
-            return time.monotonic() - self._ended[0].ended_at if self._ended else 0.0
+            oldest = next(iter(self._ended.values()), None)
+            return time.monotonic() - oldest.ended_at if oldest else 0.0
 
     def flush_if_due(self, after_s: float = FLUSH_AFTER_S) -> None:
         if self.oldest_s() >= after_s:
@@ -197,22 +202,24 @@ class Batch:
         """Write what has ended. Returns when it is committed, or nobody knows."""
         with self._writing:
             with self._lock:
-                ended = list(self._ended)
+                ended = list(self._ended.values())
             if not ended:
                 return
             write(ended)
             with self._lock:
                 # Only now: a process that is stopped meanwhile writes them again, in vain.
-                self._ended = self._ended[len(ended) :]
                 for one in ended:
+                    del self._ended[one.run.claim.id]
                     self._note(one.run, Stage.GONE)
                 if not self._ended:
                     self._place.forget_results()
 
     def close(self) -> None:
         """At the end, however it came."""
-        self.give_back()
-        self.flush()
+        try:
+            self.give_back()
+        finally:
+            self.flush()
 
     def _note(self, run: Run, stage: Stage) -> None:
         self._place.note(self._numbers[run.claim.id], stage)

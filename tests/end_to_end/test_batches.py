@@ -1,0 +1,327 @@
+"""Jobs that share a message, on real workers: each keeps its own fate.
+
+What really ran is read from the table ``trace``, never from the ledger alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from devtools.bench.cpu import children_of
+from tasks import ledger
+from tasks.enqueue import enqueue, enqueue_many
+from tasks.ledger import Dispatched
+from tasks.models import Attempt, Job
+from tasks.publish import headers_of_batch
+from tests import batched_tasks
+from tests.broker import Corner, Trace, trace_table
+from tests.processes import Process, relay, wait_until, worker
+
+OPTIONS = ("-I", "tests.batched_tasks", "-c", "1")
+SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.batched_settings"}
+WITHIN_S = 40.0
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def corner() -> Iterator[Corner]:
+    corner = Corner()
+    corner.env = {**corner.env, **SETTINGS}
+    yield corner
+    corner.clear()
+
+
+@pytest.fixture
+def trace() -> Iterator[Trace]:
+    with trace_table() as trace:
+        yield trace
+
+
+def accept(task: Any, items: Sequence[dict[str, Any]]) -> list[UUID]:
+    return [answer.job_id for answer in enqueue_many(task, items)]
+
+
+def dispatched(number: int, queue: str = "default") -> list[Dispatched]:
+    found = ledger.dispatch(queue, number)
+    assert len(found) == number
+    return found
+
+
+def send(corner: Corner, jobs: Sequence[Dispatched], queue: str = "default") -> None:
+    """As the relay would have done it."""
+    hard_s = 2 if jobs[0].task == "b.limited" else 30
+    corner.send([[], {}, {}], headers=headers_of_batch(jobs, (hard_s, None)), queue=queue)
+
+
+def together(
+    corner: Corner, task: Any, items: Sequence[dict[str, Any]], queue: str = "default"
+) -> list[UUID]:
+    """Jobs that are on the broker in one message."""
+    ids = accept(task, items)
+    send(corner, dispatched(len(ids), queue), queue)
+    return ids
+
+
+def rows(ids: Sequence[UUID]) -> list[Job]:
+    found = {job.id: job for job in Job.objects.filter(id__in=ids)}
+    return [found[job_id] for job_id in ids]
+
+
+def states(ids: Sequence[UUID]) -> list[str]:
+    return [job.state for job in rows(ids)]
+
+
+def wait_for(ids: Sequence[UUID], *wanted: str) -> None:
+    def all_are() -> bool:
+        return set(states(ids)) <= set(wanted)
+
+    wait_until(all_are, within_s=WITHIN_S, what=f"all are {wanted}, not {Counter(states(ids))}")
+
+
+def has_begun(trace: Trace, note: str) -> None:
+    wait_until(lambda: f"{note} begins" in trace.notes, within_s=WITHIN_S, what=f"{note} begins")
+
+
+# --- outcomes ------------------------------------------------------------------------------
+
+
+def test_each_job_of_a_batch_has_its_own_outcome(corner: Corner, trace: Trace) -> None:
+    hows = ["", "fail", "retry", "snooze", "large", ""]
+    items = [{"note": f"n{n}", "how": how} for n, how in enumerate(hows)]
+    ids = together(corner, batched_tasks.play, items)
+    with worker("default", *OPTIONS, env=corner.env):
+        wait_for(ids, "succeeded", "failed", "queued")
+        wait_until(lambda: corner.unacked() == 0, what="the message is acked")
+    jobs = rows(ids)
+    assert [job.state for job in jobs] == [
+        "succeeded", "failed", "queued", "queued", "succeeded", "succeeded",
+    ]  # fmt: skip
+    assert [job.attempts for job in jobs] == [1, 1, 1, 0, 1, 1]
+    assert [job.fence for job in jobs] == [1] * len(jobs)
+    assert [jobs[0].result, jobs[4].result, jobs[5].result] == ["n0", "n4" * 20_000, "n5"]
+    assert jobs[1].error_message == "n1"
+    outcomes = dict(Attempt.objects.values_list("job_id", "outcome"))
+    assert [outcomes.get(job_id) for job_id in ids] == [
+        "succeeded", "failed", "retry", None, "succeeded", "succeeded",
+    ]  # fmt: skip
+    assert Counter(note for note in trace.notes if note.endswith("begins")) == {
+        f"n{n} begins": 1 for n in range(len(hows))
+    }
+
+
+def test_an_attempt_has_the_time_of_its_own_body(corner: Corner, trace: Trace) -> None:
+    items = [{"note": "n", "seconds": 0.2}, {"note": "n"}, {"note": "n", "seconds": 0.2}]
+    ids = together(corner, batched_tasks.play, items)
+    with worker("default", *OPTIONS, env=corner.env):
+        wait_for(ids, "succeeded")
+    first, second, third = (Attempt.objects.get(job_id=job_id) for job_id in ids)
+    assert (first.finished_at - first.started_at).total_seconds() >= 0.2
+    assert (second.finished_at - second.started_at).total_seconds() < 0.2
+    assert first.finished_at <= second.started_at <= third.started_at
+
+
+def test_success_signals_name_the_jobs(corner: Corner, trace: Trace) -> None:
+    ids = together(corner, batched_tasks.play, [{"note": "signal"}] * 3)
+    with worker("default", *OPTIONS, env=corner.env):
+        wait_for(ids, "succeeded")
+    assert [note for note in trace.notes if note.startswith("success")] == [
+        f"success of {job_id}" for job_id in ids
+    ]
+
+
+def test_an_outcome_is_written_while_the_next_body_lasts(corner: Corner, trace: Trace) -> None:
+    items = [{"note": "short"}, {"note": "long", "seconds": 3}]
+    short, long = together(corner, batched_tasks.play, items)
+    with worker("default", *OPTIONS, env=corner.env):
+        wait_for([short], "succeeded")
+        assert "long ends" not in trace.notes
+        wait_for([long], "succeeded")
+
+
+def test_a_message_that_comes_twice_runs_nothing_twice(corner: Corner, trace: Trace) -> None:
+    ids = accept(batched_tasks.play, [{"note": f"n{n}"} for n in range(20)])
+    jobs = dispatched(20)
+    for _ in range(3):
+        send(corner, jobs)
+    with worker("default", "-I", "tests.batched_tasks", "-c", "2", env=corner.env):
+        wait_for(ids, "succeeded")
+        wait_until(lambda: corner.waiting() + corner.unacked() == 0, what="all are acked")
+    assert Counter(trace.notes) == Counter(
+        f"n{n} {what}" for n in range(20) for what in ("begins", "ends")
+    )
+    assert {job.fence for job in rows(ids)} == {1}
+
+
+# --- what has not started goes back -----------------------------------------------------------
+
+
+def test_what_waits_behind_a_long_body_goes_back(corner: Corner, trace: Trace) -> None:
+    items = [{"note": "long", "seconds": 6}, *({"note": f"n{n}"} for n in range(5))]
+    long, *others = together(corner, batched_tasks.play, items)
+    with worker("default", *OPTIONS, env=corner.env):
+        has_begun(trace, "long")
+        wait_for(others, "queued")
+        assert "long ends" not in trace.notes
+        assert {(job.attempts, job.crashes, job.started_at) for job in rows(others)} == {
+            (0, 0, None)
+        }
+        wait_for([long], "succeeded")
+
+
+def test_a_draining_worker_gives_back_what_has_not_started(corner: Corner, trace: Trace) -> None:
+    items = [{"note": f"n{n}", "seconds": 0.3} for n in range(50)]
+    ids = together(corner, batched_tasks.play, items)
+    with worker("default", *OPTIONS, env=corner.env) as process:
+        has_begun(trace, "n0")
+        process.send(signal.SIGTERM)
+        assert process.wait(within_s=30) == 0
+    found = Counter(states(ids))
+    assert found["succeeded"] == sum(note.endswith("ends") for note in trace.notes) < 10
+    assert found["queued"] == 50 - found["succeeded"]
+    back = [job for job in rows(ids) if job.state == "queued"]
+    assert {(job.attempts, job.crashes, job.started_at) for job in back} == {(0, 0, None)}
+
+
+def test_a_job_that_is_cancelled_before_its_turn_does_not_run(corner: Corner, trace: Trace) -> None:
+    items = [{"note": "first", "seconds": 0.9}, {"note": "second"}, {"note": "third"}]
+    first, second, _ = together(corner, batched_tasks.play, items)
+    with worker("default", *OPTIONS, env=corner.env):
+        has_begun(trace, "first")
+        ledger.cancel(second, actor="test")
+        wait_for([first], "succeeded")
+        wait_for([second], "cancelled")
+    assert "second begins" not in trace.notes
+
+
+def test_a_pause_of_the_downstream_stops_the_rest_of_the_batch(
+    corner: Corner, trace: Trace
+) -> None:
+    items = [{"note": "1"}, {"note": "2", "pauses": True}, {"note": "3"}, {"note": "4"}]
+    ids = together(corner, batched_tasks.pausing, items, "limited")
+    with worker("limited", *OPTIONS, env=corner.env):
+        wait_for(ids[:2], "succeeded")
+        wait_for(ids[2:], "queued")
+    assert trace.notes == ["1", "2"]
+
+
+# --- crashes -------------------------------------------------------------------------------------
+
+
+def test_a_killer_in_a_batch_of_fifty_ends_only_itself(corner: Corner, trace: Trace) -> None:
+    items = [{"note": f"n{n}", "how": "kill" if n == 25 else ""} for n in range(50)]
+    ids = together(corner, batched_tasks.play, items)
+    killer = ids.pop(25)
+    with worker("default", *OPTIONS, env=corner.env), relay(env=corner.env):
+        wait_for([killer], "failed")
+        wait_for(ids, "succeeded")
+    job = Job.objects.get(id=killer)
+    assert (job.failure, job.dead_letter) == ("poison", True)
+    # Once with others, which does not count, and then alone.
+    assert (job.crashes, job.crashes_in_batch) == (4, 1)
+    # What had ended before it was not lost with its process, and what came after had not begun.
+    assert {(other.crashes, other.attempts) for other in rows(ids)} == {(0, 1)}
+    begun = Counter(note for note in trace.notes if note.endswith("begins"))
+    assert begun.pop("n25 begins") == 4
+    assert set(begun.values()) == {1}
+
+
+def test_after_the_death_of_a_worker_all_run_again(corner: Corner, trace: Trace) -> None:
+    items = [{"note": f"n{n}", "seconds": 0.03} for n in range(20)]
+    ids = together(corner, batched_tasks.play, items)
+    with worker("default", *OPTIONS, name="first", env=corner.env) as first:
+        has_begun(trace, "n5")
+        kill_all(first)
+    with (
+        worker("default", *OPTIONS, name="second", env=corner.env),
+        relay(env=corner.env),
+    ):
+        wait_for(ids, "succeeded")
+    jobs = rows(ids)
+    assert {job.attempts for job in jobs} == {1}
+    assert {job.crashes for job in jobs} <= {0, 1}
+    assert all(job.crashes == job.crashes_in_batch for job in jobs)
+
+
+def test_a_hard_time_limit_ends_only_the_job_that_exceeds_it(corner: Corner, trace: Trace) -> None:
+    items = [{"note": "1"}, {"note": "2", "seconds": 60}, {"note": "3"}, {"note": "4"}]
+    ids = together(corner, batched_tasks.limited, items)
+    with worker("default", *OPTIONS, env=corner.env):
+        wait_for(ids[1:2], "failed")
+        wait_for(ids[:1], "succeeded")
+        wait_for(ids[2:], "queued")
+    jobs = rows(ids)
+    assert jobs[1].failure == "time_limit"
+    assert [job.crashes for job in jobs] == [0, 0, 0, 0]
+
+
+def kill_all(process: Process) -> None:
+    """The worker and its children at once, as the end of a machine does."""
+    for pid in (process.pid, *children_of(process.pid)):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+# --- other workers --------------------------------------------------------------------------------
+
+
+def test_a_worker_that_does_not_know_the_task_holds_all_of_them(corner: Corner) -> None:
+    ids = together(corner, batched_tasks.play, [{"note": "n"}] * 5)
+    with worker("default", "-c", "1", env=corner.env):
+        wait_for(ids, "queued")
+    assert {job.hold_reason for job in rows(ids)} == {"task unknown"}
+
+
+def test_a_worker_that_knows_no_batches_runs_nothing_and_loses_nothing(
+    corner: Corner, trace: Trace
+) -> None:
+    ids = accept(batched_tasks.play, [{"note": "n"}] * 5)
+    headers = headers_of_batch(dispatched(5), (30, None))
+    del headers["batch"]  # what a release before batches makes of it
+    corner.send([[], {}, {}], headers=headers)
+    with worker("default", *OPTIONS, env=corner.env):
+        wait_until(lambda: corner.waiting() + corner.unacked() == 0, within_s=WITHIN_S)
+    assert set(states(ids)) == {"dispatched"}  # the relay sends them again
+    assert trace.notes == []
+    assert Job.objects.count() == 5
+
+
+def test_coroutines_of_a_batch_run_at_once(corner: Corner, trace: Trace) -> None:
+    items = [{"note": f"n{n}", "seconds": 1.0} for n in range(50)]
+    ids = together(corner, batched_tasks.waits, items, "webhooks")
+    with worker("webhooks", "-I", "tests.batched_tasks", env=corner.env):
+        wait_for(ids, "succeeded")
+    notes = trace.notes
+    first_end = min(n for n, note in enumerate(notes) if note.endswith("ends"))
+    assert sum(note.endswith("begins") for note in notes[:first_end]) > 25
+    assert [job.result for job in rows(ids)] == [str(job_id) for job_id in ids]
+
+
+# --- the relay ------------------------------------------------------------
+
+
+def test_the_relay_sends_batches_once_it_knows_how_long_they_take(
+    corner: Corner, trace: Trace
+) -> None:
+    with worker("default", *OPTIONS, env=corner.env), relay(env=corner.env):
+        first = enqueue(batched_tasks.play, {"note": "first"}).job_id
+        wait_for([first], "succeeded")
+        ids: list[UUID] = []
+
+        def some_shared_a_message() -> bool:
+            ids.extend(accept(batched_tasks.play, [{"note": f"n{n}"} for n in range(40)]))
+            wait_for(ids, "succeeded")
+            return Job.objects.filter(batched=True).exists()
+
+        wait_until(some_shared_a_message, within_s=WITHIN_S)
+    assert not Job.objects.get(id=first).batched
+    assert Counter(trace.notes)["first ends"] == 1
+    assert sum(note.endswith("ends") for note in trace.notes) == len(ids) + 1
