@@ -1,8 +1,11 @@
 """The project with queues whose jobs share messages; for processes under test."""
 
 from project.settings import *  # noqa: F403
+from project.settings import INSTALLED_APPS as PROJECT_APPS
 from tasks.topology import Downstream, Queue, Topology
 
+# Tasks that the relay knows too: without that it sends each job alone.
+INSTALLED_APPS = [*PROJECT_APPS, "tests.sample_shop"]
 TASKS_TOPOLOGY = Topology.of(
     [
         Queue("default", batch=50, processes=1, lease=5, drain=4, time_limit=60),

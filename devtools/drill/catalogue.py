@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from devtools.drill.drills import (
+    batch_poison,
+    batch_sigkill,
+    batch_sigterm,
     broker_mute,
     broker_restart,
     cancel,
@@ -50,5 +53,8 @@ DRILLS = {
         fairness,
         cancel,
         outage,
+        batch_sigterm,
+        batch_sigkill,
+        batch_poison,
     )
 }

@@ -44,6 +44,7 @@ class Drill:
     """``rehearse`` sends the traffic and breaks things meanwhile; all else is the scene's.
 
     ``lease_s``, ``drain_s``: of the rehearsed queue. ``per_s``: jobs per second.
+    ``unwritten_s``: for how long an outcome may be known to its process alone.
     ``of_worker``: what one worker finds in its environment beside the others, by its name and
     the scene's own directory.
     """
@@ -60,5 +61,6 @@ class Drill:
     lease_s: float = 5.0
     drain_s: int = 5
     per_s: float = 50.0
+    unwritten_s: float = 0.0
     environment: Mapping[str, str] = field(default_factory=dict)
     of_worker: Callable[[str, Path], dict[str, str]] | None = None

@@ -79,6 +79,7 @@ class Evidence:
     kills: Sequence[Kill]
     freezes: Sequence[Freeze]
     promises: Sequence[Promise]
+    unwritten_s: float = 0.0
 
     # --- figures ------------------------------------------------------------------------
 
@@ -155,11 +156,16 @@ class Evidence:
         )
 
     def was_killed_after(self, run: Run) -> bool:
-        """It was the last run of a process that was killed."""
+        """It was the last run of a process that was killed, or its outcome was still unwritten."""
         is_last = not any(
             other.pid == run.pid and other.began > run.began for other in self.books.runs
         )
-        return is_last and any(kill.pid == run.pid and kill.at >= run.began for kill in self.kills)
+        return any(
+            (is_last or kill.at - end_of(run) <= self.unwritten_s)
+            and kill.pid == run.pid
+            and kill.at >= run.began
+            for kill in self.kills
+        )
 
 
 def percentile(values: Sequence[float], percent: int) -> float:

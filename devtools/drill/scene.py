@@ -373,5 +373,11 @@ class Scene:
         with self.stack.connect() as connection:
             rows = connection.cursor(row_factory=class_row(JobRow)).execute(JOBS).fetchall()
         return Evidence(
-            self.answers, rows, books_of(self.witness_url), self.kills, self.freezes, self.promises
+            self.answers,
+            rows,
+            books_of(self.witness_url),
+            self.kills,
+            self.freezes,
+            self.promises,
+            self.drill.unwritten_s,
         )

@@ -17,6 +17,7 @@ DRILL = Queue(
     "drill",
     downstream=Downstream("witness", max_concurrency=LIMIT, breaker=BREAKER) if LIMIT else None,
     processes=int(os.environ.get("DRILL_PROCESSES", "2")),
+    batch=int(os.environ.get("DRILL_BATCH", "1")),
     time_limit=60,
     lease=float(os.environ.get("DRILL_LEASE_S", LEASE_S)),
     drain=int(os.environ.get("DRILL_DRAIN_S", "5")),

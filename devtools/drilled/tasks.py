@@ -80,6 +80,16 @@ def poisonous(number: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@shared_task(base=LedgerTask, queue=DRILL.name, api=True)
+def sometimes_poisonous(number: int, seconds: float, kills: bool) -> None:
+    """Some of these do, every time; the others are like any."""
+    with reporting() as report:
+        time.sleep(seconds)
+        if kills:
+            os.kill(os.getpid(), signal.SIGKILL)
+        report.effect()
+
+
 @shared_task(base=LedgerTask, queue=DRILL.name, api=True, max_crashes=UNLUCKY)
 def hungry(number: int) -> None:
     """Eats memory until the kernel ends it; on its second run it knows better."""

@@ -24,6 +24,7 @@ PLAYED = {
     "duplicate-delivery": 80,
     "relay-killed": 120,
     "cancel": 160,
+    "batch-poison": 200,
 }
 # Each takes its time, or is like one above: CI leaves them to those who name them.
 PLAYED_LONG = {
@@ -38,6 +39,8 @@ PLAYED_LONG = {
     "clock-jump": 120,
     "ordering": 150,
     "outage": 160,
+    "batch-sigterm": 400,
+    "batch-sigkill": 400,
 }
 ROLLING = 200
 # They measure shares of time and the slowest of a hundred: few jobs show nothing.
