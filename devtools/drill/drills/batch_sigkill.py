@@ -3,33 +3,44 @@
 from devtools.drill.drill import Drill
 from devtools.drill.piling import BATCH, PER_S, pile_up, promise_batches, short
 from devtools.drill.scene import Scene
+from devtools.drill.witness import books_of
 
 # What has ended is written together: so long before its death a process may have ended runs of
 # which the ledger does not know. 50 ms, and what a commit takes on a busy machine.
 UNWRITTEN_S = 0.5
-# Few are left then: the last workers may end them.
-ENOUGH = 20
+KILLS = 8
+RUNS_AGAIN_WITHIN_S = 60.0
 
 
 def rehearse(scene: Scene) -> None:
     pile_up(scene)
-    while scene.unfinished() > ENOUGH:
-        scene.pause(scene.random.uniform(0.2, 0.6))
-        if scene.random.random() < 0.5:
-            scene.kill_pool_child(scene.busy_worker())
-        else:
+    for number in range(KILLS):
+        scene.wait_until(
+            lambda: is_running(scene) or not scene.unfinished(),
+            "somebody runs jobs",
+            within_s=RUNS_AGAIN_WITHIN_S,
+        )
+        scene.pause(scene.random.uniform(0.05, 0.3))
+        if number % 2:
             scene.kill(scene.busy_worker())
             scene.start_worker()
+        else:
+            scene.kill_pool_child(scene.busy_worker())
     scene.wait_until_all_ended()
     promise_batches(scene)
     scene.promise_next_run_within(3 * scene.lease_s)
-    counted = scene.count_jobs("crashes_in_batch < crashes AND NOT batched")
     failed = scene.count_jobs("state = 'failed'")
+    together = scene.count_jobs("crashes_in_batch > 0")
+    alone = scene.count_jobs("crashes > crashes_in_batch")
     scene.promise(
         "no job is given up for what killed its neighbours",
         not failed,
-        f"{failed} were, {counted} died once more when they were alone",
+        f"{failed} were; {together} died with others, {alone} alone",
     )
+
+
+def is_running(scene: Scene) -> bool:
+    return any(not run.ended for run in books_of(scene.witness_url).runs)
 
 
 DRILL = Drill(
