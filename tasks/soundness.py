@@ -14,8 +14,15 @@ from tasks.topology import STOP_OVERHEAD_S, Downstream, Queue, Topology, connect
 # Shorter leases than this end runs at each hiccup of the database: three renewals per lease, and
 # a statement may take a second.
 SHORTEST_LEASE_S = 3.0
-# Bytes of one message on Redis, its entry among the unacked and what the list costs.
+# Jobs of one message: what a worker keeps in memory of each (``journal.py``) ends there.
+MOST_BATCHED = 500
+# A batch starts no further job after a second. A run stops by itself when two thirds of its lease
+# have passed without a renewal, and its last job must still have most of that before it.
+SHORTEST_LEASE_OF_BATCHES_S = 5.0
+# Bytes of one message on Redis, its entry among the unacked and what the list costs; and of each
+# job that travels in it beside the first.
 MESSAGE_BYTES = 2_000
+BATCHED_BYTES = 150
 MESSAGES_PER_SLOT = 2
 # Of a limit, by which rounding down may miss it before somebody should know.
 UNUSED_SHARE = 0.1
@@ -113,6 +120,31 @@ def of_queue(queue: Queue) -> Iterator[Fault]:
             f"Set most_replicas to {max(1, queue.limit // queue.concurrency)} or less.",
         )
 
+    yield from of_batches(queue, name)
+
+
+def of_batches(queue: Queue, name: str) -> Iterator[Fault]:
+    if not 1 <= queue.batch <= MOST_BATCHED:
+        yield Fault(
+            "topology.E008",
+            f"{name}: batch={queue.batch} is not between 1 and {MOST_BATCHED}.",
+            "Set batch=1 to send each job alone, or batch=50 for short ones.",
+        )
+    if queue.batch > 1 and queue.lease < SHORTEST_LEASE_OF_BATCHES_S:
+        yield Fault(
+            "topology.E009",
+            f"{name}: with batch={queue.batch} a lease of {queue.lease:g} s is below"
+            f" {SHORTEST_LEASE_OF_BATCHES_S:g} s, and jobs that wait for their turn would lose it.",
+            "Leave lease out: 15 s; or set batch=1.",
+        )
+    if queue.slots is not None and queue.batch > max(1, queue.slots):
+        yield Fault(
+            "topology.E011",
+            f"{name}: batch={queue.batch} is more than slots={queue.slots}, which is how many"
+            " coroutines of one batch run at once.",
+            f"Set batch to {queue.slots} or less.",
+        )
+
 
 def of_limits(topology: Topology) -> Iterator[Fault]:
     for names in {tuple(topology.sharing(queue)) for queue in topology.queues.values()}:
@@ -147,7 +179,7 @@ def of_broker(topology: Topology) -> Iterator[Fault]:
             "Leave visibility_timeout out: the ledger has to find a dead worker first.",
         )
     slots = sum(queue.replicas_cap * queue.concurrency for queue in topology.queues.values())
-    needed_mb = slots * MESSAGES_PER_SLOT * MESSAGE_BYTES / MB
+    needed_mb = MESSAGES_PER_SLOT * sum(map(bytes_of_messages, topology.queues.values())) / MB
     if needed_mb * 2 > topology.broker.memory_mb:
         yield Fault(
             "topology.E022",
@@ -163,6 +195,12 @@ def of_broker(topology: Topology) -> Iterator[Fault]:
                 f" callers may repeat a request for {topology.callers_repeat_for}.",
                 "Raise retention: a repeat after it would be a second job.",
             )
+
+
+def bytes_of_messages(queue: Queue) -> int:
+    """One for each slot."""
+    of_one = MESSAGE_BYTES + BATCHED_BYTES * (queue.batch - 1)
+    return queue.replicas_cap * queue.concurrency * of_one
 
 
 def of_database(topology: Topology) -> Iterator[Fault]:

@@ -52,6 +52,8 @@ def queue_rows(queue: Queue) -> Iterator[Row]:
     kind = "processes" if queue.slots is None else "slots"
     yield Row(f"{kind} per replica", f"{each}", concurrency_reason(queue))
     yield Row("jobs at once", f"{queue.capacity}", f"{queue.replicas} replicas x {each}")
+    if queue.batch > 1:
+        yield Row("batch", f"{queue.batch}", "jobs of one message at most; 250 ms of work")
     yield Row("time limit", f"{queue.time_limit} s", source(queue, "time_limit"))
     yield Row("drain", f"{queue.drain_s} s", drain_reason(queue))
     yield Row(

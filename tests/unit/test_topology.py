@@ -52,6 +52,12 @@ def test_slots_are_threads_of_one_process() -> None:
     assert (queue.pool, queue.concurrency, queue.memory_mb) == ("threads", 100, 600)
 
 
+def test_a_process_of_batches_has_two_connections() -> None:
+    assert Queue("q", processes=4).connections_of_runs == 4
+    assert Queue("q", processes=4, batch=50).connections_of_runs == 8
+    assert Queue("q", slots=100, batch=50).connections_of_runs == 5
+
+
 def test_connections_are_those_of_a_deploy_at_full_scale() -> None:
     topology = Topology.of(
         [Queue("q", downstream=BANK, replicas=4)],
@@ -75,6 +81,16 @@ MISTAKES: dict[str, tuple[Callable[[], Topology], str]] = {
         r"drain of 120 s is longer than any run, which ends at time_limit=30 s",
     ),
     "a lease that a hiccup ends": (lambda: one(lease=1), r"a lease of 1 s is below 3 s"),
+    "a batch of nothing": (lambda: one(batch=0), r"batch=0 is not between 1 and 500"),
+    "a batch beyond all bounds": (lambda: one(batch=501), r"batch=501 is not between 1 and 500"),
+    "a batch that outlives its lease": (
+        lambda: one(batch=50, lease=4),
+        r"with batch=50 a lease of 4 s is below 5 s",
+    ),
+    "a batch of more coroutines than slots": (
+        lambda: one(batch=50, slots=20),
+        r"batch=50 is more than slots=20",
+    ),
     "a tenant that may fill the queue": (
         lambda: one(max_waiting=100, max_waiting_per_tenant=500),
         r"max_waiting_per_tenant=500 is more than max_waiting=100",
