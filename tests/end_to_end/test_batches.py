@@ -19,8 +19,9 @@ from devtools.bench.cpu import children_of
 from tasks import ledger
 from tasks.enqueue import enqueue, enqueue_many
 from tasks.ledger import Dispatched
-from tasks.models import Attempt, Job
+from tasks.models import Attempt, Job, Worker
 from tasks.publish import headers_of_batch
+from tasks.topology import STOP_OVERHEAD_S
 from tests import batched_tasks
 from tests.broker import Corner, Trace, trace_table
 from tests.processes import Process, relay, wait_until, worker
@@ -29,6 +30,7 @@ from tests.sample_shop import tasks as shop
 OPTIONS = ("-I", "tests.batched_tasks", "-c", "1")
 SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.batched_settings"}
 WITHIN_S = 40.0
+DRAIN_S = 4  # of tests.batched_settings
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.django_db(transaction=True)]
 
@@ -304,6 +306,37 @@ def test_coroutines_of_a_batch_run_at_once(corner: Corner, trace: Trace) -> None
     first_end = min(n for n, note in enumerate(notes) if note.endswith("ends"))
     assert sum(note.endswith("begins") for note in notes[:first_end]) > 25
     assert [job.result for job in rows(ids)] == [str(job_id) for job_id in ids]
+
+
+def test_a_stopped_worker_names_every_coroutine_that_it_gives_back(
+    corner: Corner, trace: Trace
+) -> None:
+    """Taken and not done: neither the pool nor the batch may wait for them beyond the drain."""
+    ids = together(
+        corner,
+        batched_tasks.waits,
+        [{"note": f"n{n}", "seconds": 300} for n in range(40)],
+        "webhooks",
+    )
+    with worker("webhooks", "-I", "tests.batched_tasks", env=corner.env) as process:
+        wait_until(lambda: len(trace.notes) == 40, within_s=WITHIN_S, what="all have begun")
+        process.send(signal.SIGTERM)
+        process.wait(within_s=DRAIN_S + STOP_OVERHEAD_S + 10)
+    assert {(job.state, job.attempts, job.crashes) for job in rows(ids)} == {("queued", 0, 0)}
+    assert set(Worker.objects.get().given_back) == set(map(str, ids))
+
+
+def test_a_body_that_outlasts_the_drain_is_given_back_like_the_rest(
+    corner: Corner, trace: Trace
+) -> None:
+    items = [{"note": "short"}, {"note": "long", "seconds": 300}, {"note": "never"}]
+    ids = together(corner, batched_tasks.play, items)
+    with worker("default", *OPTIONS, env=corner.env) as process:
+        has_begun(trace, "long")
+        process.send(signal.SIGTERM)
+        process.wait(within_s=DRAIN_S + STOP_OVERHEAD_S + 10)
+    assert states(ids) == ["succeeded", "queued", "queued"]
+    assert [job.crashes for job in rows(ids)] == [0, 0, 0]
 
 
 # --- the relay ------------------------------------------------------------

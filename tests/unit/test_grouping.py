@@ -35,7 +35,7 @@ def job(task: str = "a", **marks: Any) -> Dispatched:
 
 
 def sizes(jobs: list[Dispatched], at_most: int = 50) -> list[int]:
-    found = grouped(jobs, lambda task: at_most)
+    found = grouped(jobs, lambda _: at_most)
     assert [job for group in found for job in group] == jobs
     return [len(group) for group in found]
 
