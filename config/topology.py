@@ -23,7 +23,8 @@ PAYMENTS = Queue(
 # They mostly wait: 100 at once in one process, on one event loop.
 WEBHOOKS = Queue("webhooks", replicas=2, slots=100, time_limit=30)
 # Work that computes: as many processes as the machine has cores to give.
-BULK = Queue("bulk", replicas=2, processes=2, time_limit=300)
+# Most of it is short: up to 50 jobs of a task share a message.
+BULK = Queue("bulk", replicas=2, processes=2, batch=50, time_limit=300)
 
 # A request writes one row, so the threads of one process go far. Beside theirs it has connections
 # of the readiness probe, the metrics and the watch.

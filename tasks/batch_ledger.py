@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 from uuid import UUID
 
 from tasks.ledger import RETURNED, Claim
@@ -91,13 +90,9 @@ def succeed(ended: Sequence[Success], *, by: str = "fence") -> set[UUID]:
         " greatest(claimed_at, clock_timestamp() - began_ago_s * interval '1 second'),"
         " greatest(claimed_at, clock_timestamp() - ended_ago_s * interval '1 second'), '', '', ''"
         " FROM mine RETURNING job_id",
-        [json.dumps([row_of(one) for one in ended])],
+        [json.dumps([{**vars(one), "id": str(one.id)} for one in ended])],
     )
     return {row[0] for row in rows}
-
-
-def row_of(success: Success) -> dict[str, Any]:
-    return {**asdict(success), "id": str(success.id)}
 
 
 def give_back(jobs: Sequence[Named], *, by: str = "fence") -> set[UUID]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -70,6 +70,31 @@ class Publisher:
             producer = self.connected(queue.name)
             with producer.batch(max_size=len(groups)):
                 for jobs in groups:
+                    if len(jobs) > 1:
+                        self.send_together(producer, queue, jobs)
+                    else:
+                        self.send(producer, queue, jobs[0])
+        except self.errors() as exc:
+            self.failed(exc)
+            return False
+        return True
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the last try failed: the next one should risk one job only."""
+        return self.failures > 0
+
+    def publish(self, queue: Queue, groups: Sequence[Sequence[Dispatched]]) -> bool:
+        """Publish in order, in one round trip where the broker can. Bounded by its timeouts.
+
+        The jobs of a group share a message.
+        False: some may not have been sent. Give all of them back: a message that did get
+        through carries a dispatch number that is stale by then.
+        """
+        try:
+            producer = self.connected(queue.name)
+            with producer.batch(max_size=len(groups)):
+                for jobs in groups:
                     self.send(producer, queue, jobs)
         except self.errors() as exc:
             self.failed(exc)
@@ -95,22 +120,12 @@ class Publisher:
             self.declared.add(queue)
         return self.producer
 
-    def send(self, producer: Any, queue: Queue, jobs: Sequence[Dispatched]) -> None:
-        time_limits = self.time_limits(queue, jobs[0])
-        if len(jobs) > 1:
-            headers = headers_of_batch(jobs, time_limits)
-        else:
-            [job] = jobs
-            headers = headers_of(job.task, str(job.id), job.dispatch_no, time_limits)
-        producer.publish(
-            ((), {}, {}),
-            routing_key=queue.name,
-            serializer="json",
-            headers=headers,
-            correlation_id=headers["id"],
-            delivery_mode="persistent",
-            retry=False,
-        )
+    def send(self, producer: Any, queue: Queue, job: Dispatched) -> None:
+        limits = self.time_limits(queue, job)
+        put(producer, queue, headers_of(job.task, str(job.id), job.dispatch_no, limits))
+
+    def send_together(self, producer: Any, queue: Queue, jobs: Sequence[Dispatched]) -> None:
+        put(producer, queue, headers_of_batch(jobs, self.time_limits(queue, jobs[0])))
 
     def time_limits(self, queue: Queue, job: Dispatched) -> TimeLimits:
         """Seconds, hard and soft: of the task, else of its queue. Without the task's code here
@@ -144,6 +159,18 @@ class Publisher:
         connection, self.connection, self.producer = self.connection, None, None
         if connection is not None:
             connection.collect(socket_timeout=1.0)  # without asking the broker for leave
+
+
+def put(producer: Any, queue: Queue, headers: Mapping[str, Any]) -> None:
+    producer.publish(
+        ((), {}, {}),
+        routing_key=queue.name,
+        serializer="json",
+        headers=headers,
+        correlation_id=headers["id"],
+        delivery_mode="persistent",
+        retry=False,
+    )
 
 
 def headers_of_batch(jobs: Sequence[Dispatched], time_limits: TimeLimits) -> dict[str, Any]:

@@ -49,8 +49,9 @@ def trace() -> Iterator[Trace]:
         yield trace
 
 
-def accept(task: Any, items: Sequence[dict[str, Any]]) -> list[UUID]:
-    return [answer.job_id for answer in enqueue_many(task, items)]
+def accept(task: Any, items: Sequence[Any]) -> list[UUID]:
+    answers: Any = enqueue_many(task, items)
+    return [answer.job_id for answer in answers]
 
 
 def dispatched(number: int, queue: str = "default") -> list[Dispatched]:
@@ -65,9 +66,7 @@ def send(corner: Corner, jobs: Sequence[Dispatched], queue: str = "default") -> 
     corner.send([[], {}, {}], headers=headers_of_batch(jobs, (hard_s, None)), queue=queue)
 
 
-def together(
-    corner: Corner, task: Any, items: Sequence[dict[str, Any]], queue: str = "default"
-) -> list[UUID]:
+def together(corner: Corner, task: Any, items: Sequence[Any], queue: str = "default") -> list[UUID]:
     """Jobs that are on the broker in one message."""
     ids = accept(task, items)
     send(corner, dispatched(len(ids), queue), queue)
@@ -323,7 +322,8 @@ def test_a_stopped_worker_names_every_coroutine_that_it_gives_back(
         process.send(signal.SIGTERM)
         process.wait(within_s=DRAIN_S + STOP_OVERHEAD_S + 10)
     assert {(job.state, job.attempts, job.crashes) for job in rows(ids)} == {("queued", 0, 0)}
-    assert set(Worker.objects.get().given_back) == set(map(str, ids))
+    given_back: Any = Worker.objects.get().given_back
+    assert set(given_back) == set(map(str, ids))
 
 
 def test_a_body_that_outlasts_the_drain_is_given_back_like_the_rest(

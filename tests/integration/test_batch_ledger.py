@@ -10,6 +10,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from django.db import connection
+from django.db.models import F
 
 from tasks import batch_ledger, grouping, ledger
 from tasks.batch_ledger import Success
@@ -82,7 +83,7 @@ def test_only_runs_that_own_their_jobs_succeed() -> None:
 
 def test_each_success_has_its_own_result_note_and_time() -> None:
     first, second = claim(dispatched(2))
-    Job.objects.update(claimed_at=Job.objects.earliest("seq").claimed_at - timedelta(seconds=9))
+    Job.objects.update(claimed_at=F("claimed_at") - timedelta(seconds=9))
     batch_ledger.succeed(
         [
             Success(first.id, first.fence, '{"a": "\\u00e4"}', "", 3.0, 2.5),
@@ -165,7 +166,7 @@ def test_a_locked_job_does_not_keep_the_others_waiting() -> None:
 
 def test_the_mean_of_a_task_is_that_of_its_latest_bodies() -> None:
     claims = claim(dispatched(2))
-    Job.objects.update(claimed_at=Job.objects.earliest("seq").claimed_at - timedelta(seconds=9))
+    Job.objects.update(claimed_at=F("claimed_at") - timedelta(seconds=9))
     batch_ledger.succeed([success(one, began_ago_s=0.4, ended_ago_s=0.2) for one in claims])
     assert grouping.measured(["default"]) == {"default": {trace.name: pytest.approx(0.2, abs=0.05)}}
     assert grouping.measured(["other"]) == {}
