@@ -77,28 +77,6 @@ class Publisher:
         except self.errors() as exc:
             self.failed(exc)
             return False
-        return True
-
-    @property
-    def is_doubtful(self) -> bool:
-        """Whether the last try failed: the next one should risk one job only."""
-        return self.failures > 0
-
-    def publish(self, queue: Queue, groups: Sequence[Sequence[Dispatched]]) -> bool:
-        """Publish in order, in one round trip where the broker can. Bounded by its timeouts.
-
-        The jobs of a group share a message.
-        False: some may not have been sent. Give all of them back: a message that did get
-        through carries a dispatch number that is stale by then.
-        """
-        try:
-            producer = self.connected(queue.name)
-            with producer.batch(max_size=len(groups)):
-                for jobs in groups:
-                    self.send(producer, queue, jobs)
-        except self.errors() as exc:
-            self.failed(exc)
-            return False
         self.worked()
         return True
 
