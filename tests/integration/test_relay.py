@@ -494,6 +494,29 @@ def test_a_queue_that_cannot_be_served_does_not_stop_the_others(
     assert "dispatch_failed" in caplog.text
 
 
+def test_short_jobs_of_a_task_share_a_message_and_ordered_ones_do_not(
+    broker: Corner, settings: Any
+) -> None:
+    settings.TASKS_TOPOLOGY = Topology.of([Queue("default", batch=50)])
+    a_worker(capacity=2)
+    items = [Item({"note": "x"}, ordering_key=f"{n}" if n < 2 else None) for n in range(9)]
+    answers = enqueue_many(trace, items)
+    with a_relay() as relay:
+        relay.means["default"][trace.name] = 0.001
+        wait_until(lambda: relay.run_once() == 0)
+    found = [message["headers"] for message in broker.messages()]
+    named = [
+        [job_id for job_id, _ in headers["batch"]] if "batch" in headers else [headers["id"]]
+        for headers in found
+    ]
+    assert sorted(map(len, named)) == [1, 1, 7]
+    ids = [str(answer.job_id) for answer in answers if isinstance(answer, Enqueued)]
+    assert sorted(job_id for group in named for job_id in group) == sorted(ids)
+    together = next(headers for headers in found if "batch" in headers)
+    assert together["id"] not in ids
+    assert together["timelimit"][0] == settings.TASKS_TOPOLOGY.queue("default").time_limit + 1
+
+
 def test_a_publish_that_fails_half_way_gives_all_back_and_what_got_out_is_stale(
     broker: Corner,
 ) -> None:

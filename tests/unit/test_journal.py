@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from uuid import uuid4
 
 import pytest
@@ -50,16 +49,13 @@ def test_a_result_that_finds_no_room_is_not_kept() -> None:
         assert place.keep(1, "x" * (RESULTS_BYTES // 2))
 
 
-def test_the_parent_reads_what_its_dead_child_wrote() -> None:
+def test_what_a_dead_process_left_is_read_until_it_is_forgotten() -> None:
     journal, message_id = Journal(), uuid4()
-    child = os.fork()
-    if child == 0:
-        with journal.place(message_id, [0, 1]) as place:
-            place.note(0, Stage.STARTED)
-            os._exit(0)
-    os.waitpid(child, 0)
+    dead = journal.place(message_id, [0, 1])
+    place = dead.__enter__()  # and never leaves it
+    place.note(0, Stage.STARTED)
     assert entry(journal, message_id).at(Stage.STARTED) == [0]
-    with journal.place(uuid4(), [0]):  # a successor writes elsewhere
+    with journal.place(uuid4(), [0]):  # its successor writes elsewhere
         assert entry(journal, message_id).at(Stage.CLAIMED) == [1]
     journal.forget(message_id)
     assert journal.read(message_id) is None
