@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from tasks.ledger import RETURNED, Claim
+from tasks.ledger import IS_DISPATCHED, IS_RUNNING, RETURNED, Claim
 from tasks.sql import fetch, storable
 
 # A job and its fence, or its dispatch number.
@@ -23,7 +23,7 @@ NAMED = f"{GIVEN}(id uuid, number int))"
 # The ids as an array too: so the rows are found in the index, whatever the planner knows or does
 # not know of the table.
 OF_GIVEN = "j.id = given.id AND j.id = ANY(ARRAY(SELECT id FROM given))"
-AND_RUNNING = "AND j.state = 'running' AND j.{number} = given.number"
+AND_RUNNING = f"AND j.{IS_RUNNING} AND j.{{number}} = given.number"
 
 
 def as_json(jobs: Sequence[Named]) -> str:
@@ -38,7 +38,7 @@ def claim(jobs: Sequence[Named], *, worker: str, release: str, lease_s: float) -
     """
     rows = fetch(
         f"{NAMED}, free AS MATERIALIZED (SELECT j.id FROM tasks_job j JOIN given ON {OF_GIVEN}"
-        " WHERE j.dispatch_no = given.number AND j.state = 'dispatched'"
+        f" WHERE j.dispatch_no = given.number AND j.{IS_DISPATCHED}"
         " AND (start_by IS NULL OR start_by >= clock_timestamp() OR started_at IS NOT NULL)"
         " FOR NO KEY UPDATE OF j SKIP LOCKED)"
         " UPDATE tasks_job SET state = 'running', fence = fence + 1, batched = true,"

@@ -73,10 +73,12 @@ def largest(queue: Queue, means: Means) -> int:
 def measured(queues: Sequence[str]) -> dict[str, dict[str, float]]:
     """By queue and task: the mean time of the bodies that have succeeded lately."""
     rows = fetch(
-        "SELECT queue, task, avg(seconds)::float8 FROM ("
-        " SELECT job_id, extract(epoch FROM finished_at - started_at) AS seconds"
-        " FROM tasks_attempt WHERE outcome = 'succeeded' ORDER BY id DESC LIMIT %s) AS lately"
-        " JOIN tasks_job ON tasks_job.id = job_id WHERE queue = ANY(%s) GROUP BY queue, task",
+        "WITH lately AS MATERIALIZED (SELECT job_id,"
+        " extract(epoch FROM finished_at - started_at) AS seconds"
+        " FROM tasks_attempt WHERE outcome = 'succeeded' ORDER BY id DESC LIMIT %s)"
+        " SELECT queue, task, avg(seconds)::float8 FROM lately JOIN tasks_job j ON j.id = job_id"
+        " WHERE j.id = ANY(ARRAY(SELECT job_id FROM lately)) AND queue = ANY(%s)"
+        " GROUP BY queue, task",
         [ATTEMPTS, list(queues)],
     )
     found: dict[str, dict[str, float]] = {}

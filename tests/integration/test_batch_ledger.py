@@ -178,6 +178,7 @@ STATEMENTS: dict[str, Callable[[list[tuple[UUID, int]]], Any]] = {
     "give back": batch_ledger.give_back,
     "crash": lambda jobs: batch_ledger.crash(jobs, reason="r"),
     "cancelled": batch_ledger.cancelled_among,
+    "measured": lambda _: grouping.measured(["default"]),
 }
 
 
@@ -197,3 +198,7 @@ def test_rows_are_found_by_their_ids_whatever_is_known_of_the_table(
     jobs = named(dispatched(50))
     plan = plan_of(lambda: STATEMENTS[name](jobs))
     assert "Seq Scan on tasks_job" not in plan, plan
+    assert "tasks_job_pkey" in plan, plan
+    # The index of a state also holds what has lately been in that state.
+    assert "tasks_job_dispatched" not in plan, plan
+    assert "tasks_job_running" not in plan, plan
