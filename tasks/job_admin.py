@@ -138,7 +138,8 @@ class JobAdmin(ReadOnlyAdmin):
                 (show.started, show.claimed, show.finished),
             ]}),
             ("Runs", {"fields": [
-                ("attempts", "crashes", "fence", "dispatch_no"), ("worker", "release"),
+                ("attempts", "crashes", "crashes_in_batch", "fence", "dispatch_no"),
+                ("worker", "release"),
             ]}),
         ]  # fmt: skip
 
