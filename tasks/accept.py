@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -61,6 +62,7 @@ class Insertion:
     """``happened`` False: somebody has the key or the id, or there was no room."""
 
     happened: bool
+    relay_sleeps: bool = False  # as the statement began
     sample_is_old: bool = False  # what was counted of its queue, if it has a bound
 
 
@@ -81,7 +83,8 @@ COLUMNS = {
 }
 NAMES = ", ".join(COLUMNS)
 INSERT = (
-    "WITH patience AS MATERIALIZED (SELECT set_config('lock_timeout', %s, true)){more}"
+    "WITH patience AS MATERIALIZED (SELECT current_setting('lock_timeout') AS usual,"
+    f" set_config('lock_timeout', '{LOCK_TIMEOUT_MS}', true)){{more}}"
     f" INSERT INTO tasks_job ({NAMES}, due, seq, hold_reason)"
     f" SELECT {NAMES.replace('run_at', 'coalesce(run_at, clock_timestamp())')},"
     " coalesce(run_at <= clock_timestamp(), true), seq, {hold} FROM patience,"
@@ -109,28 +112,19 @@ def values_of(job: NewJob) -> list[Any]:
 
 # --- insert -------------------------------------------------------------------------------
 
-GIVEN = f"SELECT * FROM (VALUES ({ONE})) AS g({NAMES})"
-
-
-def insert_of(jobs: Sequence[NewJob], given: str, *, more: str = "") -> str:
-    """Looking for older jobs of an ordering key is for those who have one."""
-    hold = IN_ORDER if any(job.ordering_key for job in jobs) else "''"
-    return INSERT.format(more=more, given=given, hold=hold)
-
 
 def accept(job: NewJob) -> Insertion:
-    """Insert the job unless its key or id is taken. Not ``happened``: read back who has it."""
-    return insertion(job, GIVEN)
+    """Insert the job unless its key or id is taken. Not ``happened``: read back who has it.
+
+    Inside a transaction, one that did not happen leaves a lock timeout of ours behind: the
+    caller goes back to a savepoint.
+    """
+    return insertion(insert_one("", is_ordered=bool(job.ordering_key)), job)
 
 
 def accept_if_open(job: NewJob) -> Insertion:
     """``accept``, unless an operator closed the queue."""
-    return insertion(job, f"{GIVEN} WHERE {OPEN}")
-
-
-def insertion(job: NewJob, given: str) -> Insertion:
-    statement = f"{insert_of([job], given)} ON CONFLICT DO NOTHING"
-    return Insertion(bool(execute(statement, [str(LOCK_TIMEOUT_MS), *values_of(job)])))
+    return insertion(insert_one(f" WHERE {OPEN}", is_ordered=bool(job.ordering_key)), job)
 
 
 def accept_if_room(job: NewJob, bounds: Bounds, *, to_the_end: bool) -> Insertion:
@@ -138,15 +132,39 @@ def accept_if_room(job: NewJob, bounds: Bounds, *, to_the_end: bool) -> Insertio
 
     ``to_the_end``: up to the last place, also of a small room. See ``line_up``.
     """
-    rows = fetch(*insert_if_room(job, bounds, to_the_end=to_the_end))
-    return Insertion(bool(rows), bool(rows) and rows[0][0])
+    is_ordered = bool(job.ordering_key)
+    return insertion(insert_one_if_room(bounds, to_the_end=to_the_end, is_ordered=is_ordered), job)
 
 
-def insert_if_room(job: NewJob, bounds: Bounds, *, to_the_end: bool) -> tuple[str, list[Any]]:
-    given = f"{GIVEN} WHERE {OPEN} AND {has_room(bounds, to_the_end=to_the_end)}"
-    statement = f"{insert_of([job], given)} ON CONFLICT DO NOTHING RETURNING {SAMPLE_IS_OLD}"
-    return statement, [str(LOCK_TIMEOUT_MS), *values_of(job)]
+def insertion(statement: str, job: NewJob) -> Insertion:
+    rows = fetch(statement, values_of(job))
+    return Insertion(True, *rows[0][:2]) if rows else Insertion(False)
 
+
+# Answered by the insert itself: questions of their own would each cost a round trip.
+RELAY_SLEEPS = "EXISTS (SELECT FROM tasks_relay WHERE sleeping)"
+USUAL_PATIENCE = "set_config('lock_timeout', (SELECT usual FROM patience), true)"
+
+
+@cache
+def insert_one(where: str, *, is_ordered: bool, sample_is_old: str = "false") -> str:
+    given = f"SELECT * FROM (VALUES ({ONE})) AS g({NAMES}){where}"
+    answers = f"{RELAY_SLEEPS}, {sample_is_old}, {USUAL_PATIENCE}"
+    return f"{insert_of(given, is_ordered)} ON CONFLICT DO NOTHING RETURNING {answers}"
+
+
+@cache
+def insert_one_if_room(bounds: Bounds, *, to_the_end: bool, is_ordered: bool) -> str:
+    where = f" WHERE {OPEN} AND {has_room(bounds, to_the_end=to_the_end)}"
+    return insert_one(where, is_ordered=is_ordered, sample_is_old=SAMPLE_IS_OLD)
+
+
+def insert_of(given: str, is_ordered: bool, *, more: str = "") -> str:
+    """Looking for older jobs of an ordering key is for those who have one."""
+    return INSERT.format(more=more, given=given, hold=IN_ORDER if is_ordered else "''")
+
+
+# --- insert many --------------------------------------------------------------------------
 
 # A thousand rows take a second on a busy machine, and several callers may be at it.
 MANY_LOCK_TIMEOUT_MS = 10_000
@@ -189,14 +207,18 @@ ALL_GIVEN = f"SELECT * FROM unnest({MANY}) AS g({NAMES}) WHERE %s OR {OPEN}"
 IN_KEY_ORDER = " ORDER BY tenant, idempotency_key ON CONFLICT DO NOTHING RETURNING id"
 
 
+def are_ordered(jobs: Iterable[NewJob]) -> bool:
+    return any(job.ordering_key for job in jobs)
+
+
 def accept_many(jobs: Sequence[NewJob], *, always: bool = False) -> set[UUID]:
     """Insert what is new, in one statement, numbered in the given order; the inserted ids.
 
     ``always``: closed queues too.
     """
     rows = fetch(
-        f"{insert_of(jobs, ALL_GIVEN)}{IN_KEY_ORDER}",
-        [str(LOCK_TIMEOUT_MS), *columns(map(values_of, jobs)), always],
+        f"{insert_of(ALL_GIVEN, are_ordered(jobs))}{IN_KEY_ORDER}",
+        [*columns(map(values_of, jobs)), always],
     )
     return {row[0] for row in rows}
 
@@ -205,8 +227,8 @@ def accept_many_if_room(jobs: Sequence[NewJob], bounds: dict[str, Bounds]) -> se
     """The first ones for which there is room. A queue without ``bounds`` has no end."""
     limits = columns([name, *astuple(bound)] for name, bound in bounds.items())
     rows = fetch(
-        f"{insert_of(jobs, MANY_WITH_ROOM, more=MANY_GIVEN)}{IN_KEY_ORDER}",
-        [str(LOCK_TIMEOUT_MS), *columns(map(values_of, jobs)), *limits],
+        f"{insert_of(MANY_WITH_ROOM, are_ordered(jobs), more=MANY_GIVEN)}{IN_KEY_ORDER}",
+        [*columns(map(values_of, jobs)), *limits],
     )
     return {row[0] for row in rows}
 

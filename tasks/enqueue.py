@@ -16,12 +16,13 @@ from itertools import batched
 from typing import Any, Literal
 from uuid import UUID
 
+from celery.local import Proxy
 from django.db import OperationalError, connection, transaction
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from tasks import accept as acceptance
 from tasks import admission, metrics, sql, wake
-from tasks.accept import NewJob, Owner
+from tasks.accept import Insertion, NewJob, Owner
 from tasks.errors import (
     InvalidPayload,
     KeyConflict,
@@ -192,7 +193,9 @@ def enqueue_many(task: Any, items: Iterable[Item | Mapping[str, Any]]) -> list[E
 
 def resolve(task: Any) -> Any:
     """The task object for a task or its name."""
-    if isinstance(task, str):
+    if isinstance(task, Proxy):  # of @shared_task: it would look for the task at each attribute
+        task = task._get_current_object()
+    elif isinstance(task, str):
         found = task_of(task)
         if found is None:
             raise UnknownTask(task, "is its app in INSTALLED_APPS, and its module called tasks.py?")
@@ -205,8 +208,9 @@ def resolve(task: Any) -> Any:
 def prepare(task: Any, item: Item, key: str | None = None) -> NewJob:
     """Check an item and bring it into the form in which it is stored."""
     payload = signature_of(task).dump(item.payload)
-    item = with_defaults(task, item)
-    check_options(item)
+    priority = (task.priority or 0) if item.priority is None else item.priority
+    start_by = item.start_by or expiry_of(task)
+    check_options(item, priority, start_by)
     job_id = item.job_id or uuid7()
     return NewJob(
         id=job_id,
@@ -217,9 +221,9 @@ def prepare(task: Any, item: Item, key: str | None = None) -> NewJob:
         fingerprint=fingerprint(task.name, payload),
         payload=encode(payload),
         headers=encode_headers(item.headers),
-        priority=item.priority or 0,
+        priority=priority,
         run_at=item.run_at,
-        start_by=item.start_by,
+        start_by=start_by,
         ordering_key=item.ordering_key,
         lane=task.name if task.own_rate_limit else "",
     )
@@ -235,13 +239,9 @@ def needs_key(task: Any) -> bool:
     return not (task.key or task.dedupe_window)
 
 
-def with_defaults(task: Any, item: Item) -> Item:
-    """``priority`` and ``expires`` (seconds) of the task, where the call says nothing."""
-    if item.priority is None:
-        item = replace(item, priority=task.priority or 0)
-    if item.start_by is None and task.expires:
-        item = replace(item, start_by=datetime.now(UTC) + timedelta(seconds=task.expires))
-    return item
+def expiry_of(task: Any) -> datetime | None:
+    """``expires`` (seconds) of the task."""
+    return datetime.now(UTC) + timedelta(seconds=task.expires) if task.expires else None
 
 
 def key_of(task: Any, item: Item, payload: Mapping[str, Any], job_id: UUID) -> str:
@@ -253,8 +253,8 @@ def key_of(task: Any, item: Item, payload: Mapping[str, Any], job_id: UUID) -> s
     return str(job_id)
 
 
-def check_options(item: Item) -> None:
-    if type(item.priority) is not int or item.priority not in PRIORITY_RANGE:
+def check_options(item: Item, priority: object, start_by: datetime | None) -> None:
+    if type(priority) is not int or priority not in PRIORITY_RANGE:
         raise InvalidPayload("must be a whole number from -100 to 100", path="priority")
     if (
         not isinstance(item.tenant, str)
@@ -264,14 +264,17 @@ def check_options(item: Item) -> None:
         raise InvalidPayload(f"must be at most {NAME_MAX} printable characters", path="tenant")
     if item.ordering_key is not None:
         check_key(item.ordering_key)
-    for name in ("run_at", "start_by"):
-        moment = getattr(item, name)
-        if moment is None:
-            continue
-        if getattr(moment, "tzinfo", None) is None:
-            raise InvalidPayload("must be a datetime with a time zone", path=name)
-        if not 1970 <= moment.year < 9999:  # in UTC, the edges of the calendar overflow
-            raise InvalidPayload("must lie between the years 1970 and 9998", path=name)
+    check_moment("run_at", item.run_at)
+    check_moment("start_by", start_by)
+
+
+def check_moment(name: str, moment: datetime | None) -> None:
+    if moment is None:
+        return
+    if getattr(moment, "tzinfo", None) is None:
+        raise InvalidPayload("must be a datetime with a time zone", path=name)
+    if not 1970 <= moment.year < 9999:  # in UTC, the edges of the calendar overflow
+        raise InvalidPayload("must lie between the years 1970 and 9998", path=name)
 
 
 def encode_headers(headers: Mapping[str, Any]) -> str | None:
@@ -306,10 +309,11 @@ def insert_or_find(task: Any, item: Item, job: NewJob) -> Enqueued:
     """Insert; on a taken key read back who has it. Nobody there: no room, or the other rolled
     back, then again."""
     for _ in range(READ_BACK_TRIES):
-        with bounded_lock_wait():
-            insertion = admission.insert(job)
+        began = time.monotonic()
+        insertion = insert(job)
         if insertion.happened:
-            wake.after_commit(job.id)
+            took_s = time.monotonic() - began
+            wake.after_insert(job.id, relay_sleeps=insertion.relay_sleeps, took_s=took_s)
             if insertion.sample_is_old:
                 admission.refresh(job.queue)
             return created(job)
@@ -328,6 +332,20 @@ def insert_or_find(task: Any, item: Item, job: NewJob) -> Enqueued:
     if item.job_id is not None and acceptance.owners_of([job]):
         raise InvalidPayload("is taken; let the id be made", path="task_id")
     raise Rejected(Refusal.CONTENDED, queue=job.queue)
+
+
+def insert(job: NewJob) -> Insertion:
+    """One round trip; inside a transaction also those of a savepoint.
+
+    A row that was inserted has put the lock timeout back, else the savepoint does.
+    """
+    with contention_refused():
+        if not connection.in_atomic_block:
+            return admission.insert(job)
+        with transaction.atomic():
+            insertion = admission.insert(job)
+            transaction.set_rollback(not insertion.happened)
+            return insertion
 
 
 def created(job: NewJob) -> Enqueued:
@@ -371,7 +389,7 @@ def bounded_lock_wait() -> Iterator[None]:
     The INSERT sets that timeout for its own transaction. Inside the caller's, a savepoint
     keeps an error from spoiling it, and the caller's own setting is put back.
     """
-    try:
+    with contention_refused():
         if connection.in_atomic_block:
             with transaction.atomic():
                 before = sql.lock_timeout()
@@ -379,6 +397,12 @@ def bounded_lock_wait() -> Iterator[None]:
                 sql.set_lock_timeout(before)
         else:
             yield
+
+
+@contextmanager
+def contention_refused() -> Iterator[None]:
+    try:
+        yield
     except OperationalError as exc:
         if isinstance(exc.__cause__, LockNotAvailable | DeadlockDetected):
             raise Rejected(Refusal.CONTENDED) from exc

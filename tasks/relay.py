@@ -32,6 +32,7 @@ from tasks.publish import Publisher
 from tasks.rescue import Rescuer
 from tasks.topology import Queue
 from tasks.turns import Rounds
+from tasks.wake import LOOKS_AGAIN_AFTER_S
 from tasks.wiring import release, topology
 
 log = structlog.get_logger(__name__)
@@ -77,6 +78,7 @@ class Relay:
         self.listener = Listener()
         self.stopping = threading.Event()
         self.sleeping = False
+        self.dozes_until = 0.0
         self.beat_at = self.housekeeping_at = 0.0
         self.rescuer = Rescuer()
         self.sampler = Sampler()
@@ -256,13 +258,19 @@ class Relay:
         elif not self.sleeping:
             # Said first, then looked once more: who enqueues after that will wake us.
             self.set_sleeping(True)
-        elif self.listener.wait(out_of_step(IDLE_POLL_S)):
+        elif self.listener.wait(self.sleeps_s()):
             self.slots = fleet.slots()
+
+    def sleeps_s(self) -> float:
+        """At first a moment: an insert that was under way has not seen that we sleep."""
+        dozes_s = self.dozes_until - time.monotonic()
+        return dozes_s if dozes_s > 0 else out_of_step(IDLE_POLL_S)
 
     def set_sleeping(self, sleeping: bool) -> None:
         if sleeping != self.sleeping:
             fleet.relay_sleeps(self.id, sleeping)
             self.sleeping = sleeping
+            self.dozes_until = time.monotonic() + LOOKS_AGAIN_AFTER_S
 
     def reconnect_after(self, pause_s: float) -> None:
         self.listener.close()

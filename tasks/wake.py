@@ -14,6 +14,9 @@ from django.conf import settings
 from django.db import DatabaseError, connection, transaction
 
 CHANNEL = "tasks_due"
+# Seconds after which a relay that said it sleeps looks once more: a statement that took less and
+# did not see it asleep needs no second look of its own.
+LOOKS_AGAIN_AFTER_S = 0.02
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +37,16 @@ class Hint:
                 )
         except DatabaseError as exc:
             log.warning("relay_hint_failed", error=str(exc))
+
+
+def after_insert(job_id: UUID, *, relay_sleeps: bool, took_s: float) -> None:
+    """``after_commit``, for a statement that also looked whether a relay sleeps.
+
+    Outside a transaction it has committed, so where none sleeps there is nothing left to do.
+    """
+    has_committed = not connection.in_atomic_block and connection.get_autocommit()
+    if relay_sleeps or not has_committed or took_s >= LOOKS_AGAIN_AFTER_S:
+        after_commit(job_id)
 
 
 def after_commit(*job_ids: UUID) -> None:

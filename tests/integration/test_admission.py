@@ -674,8 +674,9 @@ def rows_read_by_an_insert() -> int:
     bounds = admission.bounds_of("default")
     assert bounds is not None
     job = accept.NewJob(uuid7(), "t.trace", "default", "", str(uuid7()), "f", "{}")
-    statement, values = accept.insert_if_room(job, bounds, to_the_end=False)
-    (plan,) = sql.fetch(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values)[0]
+    statement = accept.insert_one_if_room(bounds, to_the_end=False, is_ordered=False)
+    explained = f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}"
+    (plan,) = sql.fetch(explained, accept.values_of(job))[0]
     return read_of_jobs(plan[0]["Plan"])
 
 

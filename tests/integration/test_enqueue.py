@@ -10,14 +10,18 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
+import psycopg
 import pytest
 from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
-from tasks import ledger, sql
+from tasks import fleet, ledger, sql
 from tasks.enqueue import Enqueued, Item, Refused, enqueue, enqueue_many, uuid7
 from tasks.errors import InvalidKey, InvalidPayload, KeyConflict, Rejected, UnknownTask
+from tasks.listen import own_parameters
 from tasks.models import Job
 from tasks.states import Failure, State
+from tasks.wake import CHANNEL
 from tests.ledger_tasks import keyed, one_at_a_time, trace, typed, windowed
 from tests.processes import wait_until
 
@@ -266,6 +270,63 @@ def test_a_racer_waits_no_longer_than_the_lock_timeout(inside: bool) -> None:
                 enqueue(keyed, {"order_id": 1})
             assert sql.lock_timeout() == "0"
         assert time.monotonic() - before < 4
+
+
+@committed
+def test_outside_a_transaction_a_job_is_accepted_in_one_round_trip() -> None:
+    assert enqueue(trace, {"note": "the first opens the connection"}).created
+    with CaptureQueriesContext(connection) as sent:
+        assert enqueue(trace, {"note": "x"}).created
+    assert [query["sql"][:13] for query in sent] == ["WITH patience"]
+
+
+@committed
+def test_inside_a_transaction_a_savepoint_is_all_that_is_added() -> None:
+    with transaction.atomic(), CaptureQueriesContext(connection) as sent:
+        assert enqueue(trace, {"note": "x"}).created
+    words = [query["sql"].split()[0] for query in sent]
+    assert words == ["SAVEPOINT", "WITH", "RELEASE"]
+
+
+@committed
+def test_a_repeat_inside_a_transaction_leaves_its_lock_timeout_alone() -> None:
+    enqueue(keyed, {"order_id": 1})
+    with transaction.atomic():
+        sql.set_lock_timeout("7s")
+        assert enqueue(keyed, {"order_id": 1}).created is False
+        assert sql.lock_timeout() == "7s"
+
+
+@committed
+@pytest.mark.parametrize("asleep", [False, True])
+def test_only_a_relay_that_sleeps_is_told_of_a_job(asleep: bool) -> None:
+    relay = uuid7()
+    fleet.relay_beats(relay, "here", 1, "")
+    fleet.relay_sleeps(relay, asleep)
+    assert hints_of(lambda: enqueue(trace, {"note": "x"})) == asleep
+
+
+@committed
+def test_a_relay_that_fell_asleep_during_a_long_insert_is_told_of_the_job() -> None:
+    relay = uuid7()
+    fleet.relay_beats(relay, "here", 1, "")
+    with open_transaction(lambda: enqueue(keyed, {"order_id": 1}), roll_back=True) as end:
+
+        def fall_asleep_and_let_go() -> None:
+            fleet.relay_sleeps(relay, True)
+            connection.close()
+            end()
+
+        threading.Timer(0.3, fall_asleep_and_let_go).start()
+        assert hints_of(lambda: enqueue(keyed, {"order_id": 1})) is True
+
+
+def hints_of(act: Callable[[], object]) -> bool:
+    """Whether it wakes who listens."""
+    with psycopg.connect(**own_parameters(), autocommit=True) as session:
+        session.execute(f"LISTEN {CHANNEL}")
+        act()
+        return any(True for _ in session.notifies(timeout=0.5, stop_after=1))
 
 
 def test_waiting_for_room_inside_a_transaction_is_refused() -> None:

@@ -463,6 +463,17 @@ def test_a_sleeping_relay_is_woken_by_the_commit(broker: Corner) -> None:
     assert not RelayRow.objects.exists()
 
 
+def test_a_relay_looks_again_soon_after_it_said_that_it_sleeps(broker: Corner) -> None:
+    """Whoever was inserting at that moment has not seen it, and does not wake it."""
+    with a_relay() as relay, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tasks.relay.LOOKS_AGAIN_AFTER_S", 10.0)
+        patch.setattr("tasks.relay.IDLE_POLL_S", 100.0)
+        relay.set_sleeping(True)
+        assert relay.sleeps_s() <= 10
+        relay.dozes_until = time.monotonic()
+        assert relay.sleeps_s() > 10
+
+
 def test_a_message_carries_the_time_limit_of_its_task_else_of_its_queue(broker: Corner) -> None:
     a_worker()
     enqueue(trace, {"note": "x"})
