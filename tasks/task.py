@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from celery import Celery, Task
@@ -87,8 +88,9 @@ class LedgerTask(Task[Any, Any]):
         """The queue named on the task, else by the setting ``task_routes``, else None."""
         return self.own_queue or routed_queue(self)
 
-    @property
+    @cached_property
     def priority(self) -> int | None:  # type: ignore[override]  # taken in __init_subclass__
+        # Looked up once, as Celery does: its settings take longer to ask than all the rest of a job.
         given = self.own_priority
         return self.app.conf.task_default_priority if given is None else given
 
