@@ -90,7 +90,7 @@ class LedgerTask(Task[Any, Any]):
 
     @cached_property
     def priority(self) -> int | None:  # type: ignore[override]  # taken in __init_subclass__
-        # Looked up once, as Celery does: its settings take longer to ask than all the rest of a job.
+        # Looked up once, as Celery does: to ask its settings takes longer than to check a job.
         given = self.own_priority
         return self.app.conf.task_default_priority if given is None else given
 

@@ -14,9 +14,10 @@ from typing import Any
 from rich.console import Console
 
 from devtools.bench import dispatch
-from devtools.bench.measures import MEASURES, measure
+from devtools.bench.alone import ALONE
+from devtools.bench.measures import COMPARED, Measure, Size, measure
 from devtools.bench.report import Sample, as_json, lines, table
-from devtools.bench.systems import NAMES, PROCESSES, Bench
+from devtools.bench.systems import PROCESSES, Bench
 from devtools.stack import Stack, release
 
 # Servers of our own: the rounds empty them. Logs of single jobs are off on both sides.
@@ -29,6 +30,13 @@ ENVIRONMENT = {
 }
 
 
+MEASURES = {**COMPARED, **ALONE}
+# Rows beside the measured jobs, and jobs that one worker runs: for a default run of about ten
+# minutes, and as many as the goals speak of.
+ROWS, MEMORY_JOBS = 50_000, 5_000
+BIG_ROWS, BIG_MEMORY_JOBS = 1_000_000, 100_000
+
+
 def main(argv: Sequence[str]) -> int:
     given = parse(argv)
     console = Console(highlight=False)
@@ -38,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         for sample in run(stack, given):
             samples.append(sample)
             console.print(told(sample))
-    if given.only == dispatch.NAME:
+    if is_dispatch(given):
         console.print(dispatch.table(samples, given.rounds, given.rows))
         written = dispatch.as_json(samples, about(given), given.rows)
     else:
@@ -59,28 +67,56 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2000, metavar="N", help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3, metavar="R")
     names = [*MEASURES, dispatch.NAME]
-    parser.add_argument("--only", choices=names, metavar="NAME", help=", ".join(names))
     parser.add_argument(
-        "--rows",
-        type=int,
-        default=dispatch.ROWS,
-        metavar="N",
-        help=f"in the table, of {dispatch.NAME}: measured only when it is named",
+        "--only", action="append", default=[], choices=names, metavar="NAME",
+        help=f"may be given again: {', '.join(names)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--big",
+        action="store_true",
+        help=f"{BIG_ROWS:,} rows and {BIG_MEMORY_JOBS:,} jobs where size is what is measured",
     )
+    parser.add_argument(
+        "--rows", type=int, metavar="N", help="in the table: backlog, history, dispatch"
+    )
+    parser.add_argument("--memory-jobs", type=int, metavar="N", help="that one worker runs: memory")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample, too")
-    return parser.parse_args(argv)
+    given = parser.parse_args(argv)
+    if dispatch.NAME in given.only and len(given.only) > 1:
+        parser.error(f"{dispatch.NAME} has databases and a table of its own: measure it alone")
+    return with_sizes(given)
+
+
+def is_dispatch(given: argparse.Namespace) -> bool:
+    return bool(given.only == [dispatch.NAME])
+
+
+def with_sizes(given: argparse.Namespace) -> argparse.Namespace:
+    """``dispatch`` is about size, and only measured when it is named."""
+    is_big = given.big or is_dispatch(given)
+    given.rows = given.rows or (BIG_ROWS if is_big else ROWS)
+    given.memory_jobs = given.memory_jobs or (BIG_MEMORY_JOBS if is_big else MEMORY_JOBS)
+    return given
 
 
 def run(stack: Stack, given: argparse.Namespace) -> Iterator[Sample]:
     """A B A B: what disturbs the machine disturbs both."""
-    if given.only == dispatch.NAME:
+    if is_dispatch(given):
         yield from dispatch.run(stack, given.rounds, given.rows)
         return
     bench = Bench.on(stack)
+    size = Size(given.jobs, given.rows, given.memory_jobs)
     for number in range(1, given.rounds + 1):
-        for name in [given.only] if given.only else MEASURES:
-            for system in NAMES:
-                yield Sample(number, name, system, measure(bench, name, system, given.jobs))
+        for name, chosen in wanted(given.only, number).items():
+            for system in chosen.systems:
+                yield Sample(number, name, system, measure(bench, chosen, system, size))
+
+
+def wanted(only: Sequence[str], number: int) -> dict[str, Measure]:
+    """In this round. What is asked for by name is measured in each."""
+    if only:
+        return {name: MEASURES[name] for name in MEASURES if name in only}
+    return {name: m for name, m in MEASURES.items() if number == 1 or not m.once}
 
 
 def told(sample: Sample) -> str:
@@ -91,6 +127,8 @@ def told(sample: Sample) -> str:
 def about(given: argparse.Namespace) -> dict[str, Any]:
     return {
         "jobs": given.jobs,
+        "rows": given.rows,
+        "memory_jobs": given.memory_jobs,
         "rounds": given.rounds,
         "release": release(),
         "processors": len(os.sched_getaffinity(0)),

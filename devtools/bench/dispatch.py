@@ -25,8 +25,6 @@ from devtools.child import ROOT
 from devtools.stack import Stack
 
 NAME = "dispatch"
-# What lies in the table beside a few waiting jobs.
-ROWS = 1_000_000
 FEW = 50
 # Dispatches of one round, each of 20 jobs; the round counts with their median.
 PASSES = 20

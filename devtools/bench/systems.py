@@ -11,16 +11,19 @@ from typing import Any
 import redis
 
 from devtools.benched.load import SYSTEMS
+from devtools.benched.redis_keys import DONE, PICKUPS, RELEASED, STARTS
 from devtools.child import ROOT, Child, Program
 from devtools.stack import Stack
 
 PLAIN, CELERIAC = SYSTEMS
 NAMES = (PLAIN, CELERIAC)
 PROCESSES = 2
+THREADS = 4
 READY_WITHIN_S = 60.0
 LOAD_WITHIN_S = 600.0
 APP = {PLAIN: "devtools.benched.plain", CELERIAC: "project"}
 QUEUE = {PLAIN: "bench-plain", CELERIAC: "bench,bench-batched"}
+ASYNC_QUEUE = "bench-async"
 
 
 @dataclass
@@ -34,10 +37,17 @@ class Bench:
     def on(cls, stack: Stack) -> Bench:
         return cls(stack, redis.Redis.from_url(stack.env["BROKER_URL"], decode_responses=True))
 
-    def load(self, system: str, way: str, number: int) -> dict[str, float]:
+    def load(
+        self, system: str, way: str, number: int, *, per_s: float | None = None
+    ) -> dict[str, float]:
         """Runs the load generator to its end; what it measured."""
+        rate = [] if per_s is None else [str(per_s)]
+        return self.measured("devtools.benched.load", system, way, str(number), *rate)
+
+    def measured(self, module: str, *arguments: str) -> dict[str, float]:
+        """Runs a module of the measured side to its end; the JSON it printed."""
         done = subprocess.run(
-            [sys.executable, "-m", "devtools.benched.load", system, way, str(number)],
+            [sys.executable, "-m", module, *arguments],
             cwd=ROOT,
             env=self.stack.env,
             stdout=subprocess.PIPE,
@@ -53,15 +63,17 @@ class Bench:
         given = self.stack.env
         return {**given, "DJANGO_SETTINGS_MODULE": ""} if system == PLAIN else given
 
-    def start_worker(self, system: str) -> Child:
-        """Returns when it takes messages."""
+    def start_worker(self, system: str, *, name: str = "", queue: str = "") -> Child:
+        """Returns when it takes messages. With a ``queue``, of as many slots as that says."""
+        name = name or system
+        slots = [] if queue else ["-c", str(PROCESSES)]
         child = self.stack.supervisor.start(
             Program(
-                name=f"worker-{system}",
+                name=f"worker-{name}",
                 role="worker",
                 argv=[
                     *(sys.executable, "-m", "celery", "-A", APP[system], "worker"),
-                    *("-Q", QUEUE[system], "-c", str(PROCESSES), "-n", f"{system}@%h"),
+                    *("-Q", queue or QUEUE[system], *slots, "-n", f"{name}@%h"),
                     *("--without-mingle", "--without-gossip", "--loglevel", "WARNING"),
                 ],
                 env=self.env(system),
@@ -69,16 +81,22 @@ class Bench:
             )
         )
         self.stack.supervisor.wait_until(
-            lambda: self._takes_messages(child), f"{system} worker", within_s=READY_WITHIN_S
+            lambda: self._takes_messages(child), f"worker {name}", within_s=READY_WITHIN_S
         )
         return child
 
     def start_relay(self) -> Child:
         return self.stack.start_relay()
 
+    def start_web(self) -> str:
+        """One process of four threads; its address."""
+        self.stack.env.update(WEB_PROCESSES="1", WEB_THREADS=str(THREADS))
+        self.stack.start_web()
+        return self.stack.web_url
+
     def stop_all(self) -> None:
         supervisor = self.stack.supervisor
-        for role in ("relay", "worker"):
+        for role in ("web", "relay", "worker"):
             supervisor.stop(*supervisor.names(role))
 
     def empty(self) -> None:
@@ -89,11 +107,19 @@ class Bench:
             connection.execute("DELETE FROM tasks_worker")
 
     def done(self) -> int:
-        return int(self.broker.get("bench:done") or 0)
+        return int(self.broker.get(DONE) or 0)
 
     def pickups_ms(self) -> list[float]:
-        values: Any = self.broker.lrange("bench:pickups", 0, -1)
+        values: Any = self.broker.lrange(PICKUPS, 0, -1)
         return [float(value) * 1000 for value in values]
+
+    def starts(self) -> list[float]:
+        """When bodies that are held began, epoch seconds."""
+        values: Any = self.broker.lrange(STARTS, 0, -1)
+        return [float(value) for value in values]
+
+    def let_go(self) -> None:
+        self.broker.set(RELEASED, 1)
 
     def server_pids(self) -> list[int]:
         servers = (self.stack.postgres, self.stack.redis)

@@ -1,4 +1,4 @@
-"""How a no-op job is noticed: a counter and a list of pickup times in Redis."""
+"""How a job is noticed: a counter, and lists of moments, in Redis."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import time
 
 import redis
 
-DONE = "bench:done"
-PICKUPS = "bench:pickups"
+from devtools.benched.redis_keys import DONE, PICKUPS, RELEASED, STARTS
+
+HELD_AT_MOST_S = 120.0
+LOOK_EVERY_S = 0.1
 
 _redis = redis.Redis.from_url(os.environ["BROKER_URL"])
 
@@ -19,3 +21,13 @@ def count() -> None:
 
 def record_pickup(sent_at: float) -> None:
     _redis.rpush(PICKUPS, time.time() - sent_at)
+
+
+def record_start() -> None:
+    _redis.rpush(STARTS, time.time())
+
+
+def wait_for_release() -> None:
+    ends_at = time.monotonic() + HELD_AT_MOST_S
+    while not _redis.exists(RELEASED) and time.monotonic() < ends_at:
+        time.sleep(LOOK_EVERY_S)

@@ -2,7 +2,7 @@
 
 python -m devtools.benched.load plain one-by-one 1000
 python -m devtools.benched.load celeriac bulk 20000
-python -m devtools.benched.load celeriac trickle 100
+python -m devtools.benched.load celeriac trickle 100 20.0
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-PAUSE_S = 0.05
+WAITS_S = 0.5  # of the asynchronous jobs that wait
 
 
 class System(Protocol):
@@ -67,6 +67,15 @@ class Celeriac:
     def batched(self, number: int) -> None:
         self.enqueue_many(self.tasks.batched, ({} for _ in range(number)))
 
+    def held(self, number: int) -> None:
+        self.enqueue_many(self.tasks.held, [{}] * number)
+
+    def short(self, number: int) -> None:
+        self.enqueue_many(self.tasks.short, ({} for _ in range(number)))
+
+    def waits(self, number: int) -> None:
+        self.enqueue_many(self.tasks.waits, ({"seconds": WAITS_S} for _ in range(number)))
+
 
 def one_by_one(system: System, number: int) -> None:
     for _ in range(number):
@@ -81,24 +90,30 @@ def batched(system: System, number: int) -> None:
     system.batched(number)
 
 
-def trickle(system: System, number: int) -> None:
-    """One job each 50 ms, on the beat whatever the last one took."""
+def trickle(system: System, number: int, per_s: float) -> None:
+    """So many a second, on the beat whatever the last one took."""
     began = time.monotonic()
     for n in range(number):
-        time.sleep(max(0.0, began + n * PAUSE_S - time.monotonic()))
+        time.sleep(max(0.0, began + n / per_s - time.monotonic()))
         system.stamped(time.time())
 
 
 SYSTEMS: dict[str, Callable[[], System]] = {"plain": Plain, "celeriac": Celeriac}
-WAYS = {"one-by-one": one_by_one, "bulk": bulk, "batched": batched, "trickle": trickle}
+WAYS: dict[str, Callable[..., None]] = {
+    "one-by-one": one_by_one, "bulk": bulk, "batched": batched, "trickle": trickle,
+    "held": Celeriac.held, "short": Celeriac.short, "waits": Celeriac.waits,
+}  # fmt: skip
+# Those that measure the calls: connections are made before the clock runs.
+WARMED = ("one-by-one", "bulk", "batched", "trickle")
 
 
 def main(argv: list[str]) -> None:
-    name, way, number = argv
+    name, way, number, *rate = argv
     system: Any = SYSTEMS[name]()
-    system.one()  # connections are made before the clock runs
+    if way in WARMED:
+        system.one()
     began, began_cpu = time.perf_counter(), time.process_time()
-    WAYS[way](system, int(number))
+    WAYS[way](system, int(number), *map(float, rate))
     taken = {"seconds": time.perf_counter() - began, "cpu_s": time.process_time() - began_cpu}
     print(json.dumps(taken))
 

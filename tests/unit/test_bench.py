@@ -11,9 +11,10 @@ import time
 import pytest
 from rich.console import Console
 
-from devtools.bench.command import parse
-from devtools.bench.cpu import TICKS, parse_stat, seconds_of_trees
-from devtools.bench.report import Line, Sample, as_json, lines, table
+from devtools.bench.command import MEASURES, parse, wanted
+from devtools.bench.cpu import TICKS, megabytes_of_trees, parse_stat, seconds_of_trees
+from devtools.bench.goals import GOALS
+from devtools.bench.report import MEANING, Line, Sample, as_json, lines, table
 
 BURN = "import time; end = time.process_time() + {s}\nwhile time.process_time() < end: pass"
 
@@ -79,6 +80,65 @@ def test_the_table_names_figures_in_words():
     assert "CPU s per 1,000 jobs" in shown
     assert "1,234" in shown
     assert "1.00 x" in shown
+
+
+def test_what_only_celeriac_does_has_no_ratio_and_may_have_a_goal():
+    (line,) = lines([Sample(1, "http", "celeriac", {"requests_per_s": 260.0})])
+    assert (line.plain, line.ratio, line.is_met) == (None, None, True)
+
+
+@pytest.mark.parametrize(("rate", "is_met"), [(60.0, False), (80.0, True)])
+def test_a_goal_against_plain_celery_is_met_by_the_ratio(rate: float, is_met: bool):
+    samples = [sample(1, "plain", jobs_per_s=100.0), sample(1, "celeriac", jobs_per_s=rate)]
+    (line,) = lines(samples)
+    assert line.is_met is is_met
+
+
+def test_every_goal_is_about_something_that_is_measured():
+    for measure, figure in GOALS:
+        assert measure in MEASURES
+        assert figure in MEANING
+
+
+def test_what_is_no_comparison_is_measured_once_unless_it_is_named():
+    assert "idle" in wanted([], 1)
+    assert "idle" not in wanted([], 2)
+    assert list(wanted(["idle"], 2)) == ["idle"]
+
+
+def test_the_goals_sizes_are_asked_for_with_big():
+    assert parse(["--big"]).rows == 1_000_000
+    assert parse([]).rows < 100_000
+    assert parse(["--big", "--rows", "7"]).rows == 7
+    assert parse(["--only", "dispatch"]).rows == 1_000_000
+
+
+def test_the_dispatch_is_measured_alone():
+    with pytest.raises(SystemExit):
+        parse(["--only", "dispatch", "--only", "drain"])
+
+
+def test_memory_is_of_the_children_too():
+    script = (
+        "import subprocess, sys, time\n"
+        "held = b'x' * 30_000_000\n"
+        "inner = 'import time; held = b\"x\" * 30_000_000; print(1, flush=True); time.sleep(60)'\n"
+        "child = subprocess.Popen([sys.executable, '-c', inner], stdout=subprocess.PIPE)\n"
+        "child.stdout.readline()\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        assert megabytes_of_trees([parent.pid]) > 60
+    finally:
+        os.killpg(parent.pid, 9)
+        parent.wait()
+    assert megabytes_of_trees([parent.pid]) == 0
 
 
 def test_the_json_has_every_sample_and_the_medians():
