@@ -445,8 +445,13 @@ def accept_chunk(
     """
     jobs = [attempt(prepare, task, item) for item in items]
     valid = [job for job in jobs if isinstance(job, NewJob)]
-    with bounded_lock_wait():
-        inserted = admission.insert_many(valid, own_transaction=own_transaction) if valid else set()
+    try:
+        with bounded_lock_wait():
+            inserted = (
+                admission.insert_many(valid, own_transaction=own_transaction) if valid else set()
+            )
+    except Rejected:
+        return accept_each(task, items, jobs)
     if inserted:
         wake.after_commit(*inserted)
     owned = acceptance.owners_of([job for job in valid if job.id not in inserted])
@@ -458,6 +463,44 @@ def accept_chunk(
         else insert_unless_refused(task, item, job, refusals)
         for item, job in zip(items, jobs, strict=True)
     ]  # fmt: skip
+
+
+# Each costs a whole lock timeout, and the transaction stays open meanwhile.
+CONTENDED_MAX = 3
+
+
+def accept_each(
+    task: Any, items: Sequence[Item], jobs: Sequence[NewJob | Refused]
+) -> list[Enqueued | Refused]:
+    """One by one, in key order, after an open transaction kept one of the keys from all.
+
+    That one is refused, the others go on. After a few of them the rest is refused unasked.
+    """
+    answers: dict[int, Enqueued | Refused] = {}
+    refusals: Refusals = {}
+    contended = 0
+    for place in sorted(range(len(jobs)), key=lambda at: key_order(jobs[at])):
+        job = jobs[place]
+        if isinstance(job, Refused):
+            answers[place] = job
+        elif contended == CONTENDED_MAX:
+            answers[place] = Refused(Rejected(Refusal.CONTENDED, queue=job.queue))
+        else:
+            answers[place] = insert_unless_refused(task, items[place], job, refusals)
+            contended += is_contended(answers[place])
+    return [answers[place] for place in range(len(jobs))]
+
+
+def key_order(job: NewJob | Refused) -> tuple[str, str]:
+    return ("", "") if isinstance(job, Refused) else (job.tenant, job.key)
+
+
+def is_contended(answer: Enqueued | Refused) -> bool:
+    return (
+        isinstance(answer, Refused)
+        and isinstance(answer.error, Rejected)
+        and answer.error.reason == Refusal.CONTENDED
+    )
 
 
 # The answer to jobs of the same queue, tenant and priority.

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -273,7 +273,10 @@ def test_a_racer_waits_no_longer_than_the_lock_timeout(inside: bool) -> None:
 
 
 @committed
-def test_outside_a_transaction_a_job_is_accepted_in_one_round_trip() -> None:
+def test_outside_a_transaction_a_job_is_accepted_in_one_round_trip(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tasks.wake.LOOKS_AGAIN_AFTER_S", 60.0)  # however busy this machine is
     assert enqueue(trace, {"note": "the first opens the connection"}).created
     with CaptureQueriesContext(connection) as sent:
         assert enqueue(trace, {"note": "x"}).created
@@ -319,6 +322,30 @@ def test_a_relay_that_fell_asleep_during_a_long_insert_is_told_of_the_job() -> N
 
         threading.Timer(0.3, fall_asleep_and_let_go).start()
         assert hints_of(lambda: enqueue(keyed, {"order_id": 1})) is True
+
+
+@committed
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_item_whose_key_is_contended_is_refused_and_the_others_go_on(inside: bool) -> None:
+    ours = transaction.atomic() if inside else nullcontext()
+    with open_transaction(lambda: enqueue(keyed, {"order_id": 2})), ours:
+        answers = enqueue_many(keyed, [{"order_id": n} for n in (3, 2, 1)])
+    first, contended, last = answers
+    assert isinstance(first, Enqueued)
+    assert isinstance(last, Enqueued)
+    assert isinstance(contended, Refused)
+    assert isinstance(contended.error, Rejected)
+    assert Job.objects.count() == 3  # the holder's own, and two
+
+
+@committed
+def test_many_contended_keys_keep_the_caller_for_a_bounded_time() -> None:
+    held = [{"order_id": n} for n in range(20)]
+    before = time.monotonic()
+    with open_transaction(lambda: enqueue_many(keyed, held)):
+        answers = enqueue_many(keyed, held)
+    assert all(isinstance(answer, Refused) for answer in answers)
+    assert time.monotonic() - before < 20
 
 
 def hints_of(act: Callable[[], object]) -> bool:
