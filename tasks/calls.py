@@ -185,7 +185,7 @@ def carried_headers(task: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def signatures(linked: Any) -> Any:
     """As JSON; ``tasks.links.restored`` is the way back. Kombu's also knows dates and UUIDs."""
-    return json.loads(kombu_json.dumps(maybe_list(linked) or []))
+    return json.loads(kombu_json.dumps(maybe_list(linked))) if linked else []
 
 
 def priority_of(task: Any, options: Mapping[str, Any]) -> int | None:

@@ -164,7 +164,12 @@ def relay_beats(relay_id: UUID, host: str, pid: int, release: str) -> None:
 
 
 def relay_sleeps(relay_id: UUID, sleeping: bool) -> None:
-    execute("UPDATE tasks_relay SET sleeping = %s WHERE id = %s", [sleeping, relay_id])
+    """Not waited for on the disk: after a crash of the server the relay says it anew."""
+    execute(
+        "WITH hurry AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))"
+        " UPDATE tasks_relay SET sleeping = %s FROM hurry WHERE id = %s",
+        [sleeping, relay_id],
+    )
 
 
 def relay_leaves(relay_id: UUID) -> None:
