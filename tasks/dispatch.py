@@ -95,7 +95,9 @@ def dispatch(
     if not room_beside(queue, slots, ledger.in_flight(sharing), per_s, per_message):
         return []  # a look without the lock: most find no room
     with transaction.atomic():
-        ledger.lock_limit(queue.lock_name)
+        # A mark that a crash undoes is made again, with the same number: of its two messages
+        # one is claimed, none before that.
+        ledger.lock_limit(queue.lock_name, waits_for_disk=False)
         loads = ledger.in_flight(sharing)
         count = ceil(share * room_beside(queue, slots, loads, per_s, per_message))
         count = min(count, at_most, room_of_rate(queue, lane, loads))

@@ -92,13 +92,15 @@ def lanes_with_due_jobs() -> list[tuple[str, str]]:
     )
 
 
-def lock_limit(name: str) -> None:
+def lock_limit(name: str, *, waits_for_disk: bool = True) -> None:
     """Until the transaction ends, no other relay decides about this limit.
 
-    Raises OperationalError when one that froze keeps it.
+    ``waits_for_disk`` False: a crash of the server may undo the transaction, though others have
+    seen it. Raises OperationalError when a relay that froze keeps the limit.
     """
+    hurry = "" if waits_for_disk else ", set_config('synchronous_commit', 'off', true)"
     fetch(
-        "WITH patience AS MATERIALIZED (SELECT set_config('lock_timeout', %s, true))"
+        f"WITH patience AS MATERIALIZED (SELECT set_config('lock_timeout', %s, true){hurry})"
         " SELECT pg_advisory_xact_lock(hashtextextended(%s, 1)) FROM patience",
         [str(LOCK_TIMEOUT_MS), name],
     )

@@ -401,3 +401,18 @@ class Explain:
         self.plan = "\n".join(row[0] for row in context["cursor"].fetchall())
         context["cursor"].cursor.execute(sql, params)
         return result
+
+
+def test_a_mark_that_a_crash_undid_is_made_again_and_of_its_two_messages_one_runs() -> None:
+    """The relay does not wait for the disk: the message may outlive what the ledger knows of it."""
+    job_id = enqueue(trace, {"note": "x"}).job_id
+    lost = ledger.dispatch_here(job_id)
+    Job.objects.filter(id=job_id).update(
+        state=State.QUEUED, dispatch_no=lost - 1, dispatched_at=None
+    )
+    assert ledger.claim(job_id, lost, worker="w", release="", lease_s=15) is None
+    again = ledger.dispatch_here(job_id)
+    claims = [
+        ledger.claim(job_id, number, worker="w", release="", lease_s=15) for number in (lost, again)
+    ]
+    assert [claim is not None for claim in claims] == [True, False]
