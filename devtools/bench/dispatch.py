@@ -20,7 +20,7 @@ from psycopg import sql
 from rich.table import Table
 
 from devtools.bench.report import Sample
-from devtools.bench.systems import CELERIAC, QUEUE
+from devtools.bench.systems import JOBS_QUEUE
 from devtools.child import ROOT
 from devtools.stack import Stack
 
@@ -119,7 +119,7 @@ def insert(connection: psycopg.Connection[Any], rows: Rows, number: int) -> None
     connection.execute(
         INSERT,
         {
-            "queue": QUEUE[CELERIAC],
+            "queue": JOBS_QUEUE,
             "tenants": rows.tenants,
             "state": rows.state,
             "due": rows.due,

@@ -22,7 +22,8 @@ THREADS = 4
 READY_WITHIN_S = 60.0
 LOAD_WITHIN_S = 600.0
 APP = {PLAIN: "devtools.benched.plain", CELERIAC: "project"}
-QUEUE = {PLAIN: "bench-plain", CELERIAC: "bench,bench-batched"}
+JOBS_QUEUE = "bench"
+QUEUE = {PLAIN: "bench-plain", CELERIAC: f"{JOBS_QUEUE},bench-batched"}
 ASYNC_QUEUE = "bench-async"
 
 
