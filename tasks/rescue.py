@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 DEFAULT_MAX_CRASHES = 3
 # Seconds for which a lease must be seen expired, and its row free. A lock kept its owner from
 # renewing; the owner asks every second, and gets its turn before the job is taken away.
-EXPIRED_FOR_S = 3.0
+EXPIRED_FOR_S = 2.0
 
 
 class Rescuer:
