@@ -9,6 +9,7 @@ import platform
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
@@ -42,10 +43,12 @@ def main(argv: Sequence[str]) -> int:
     console = Console(highlight=False)
     console.print("Starting PostgreSQL and Redis ...")
     samples: list[Sample] = []
-    with Stack(workers=(), relays=0, web=False, environment=ENVIRONMENT) as stack:
-        for sample in run(stack, given):
-            samples.append(sample)
-            console.print(told(sample))
+    with TemporaryDirectory(prefix="celeriac-bench-") as directory:
+        environment = {**ENVIRONMENT, "BENCH_TALLY": str(Path(directory, "tally"))}
+        with Stack(workers=(), relays=0, web=False, environment=environment) as stack:
+            for sample in run(stack, given):
+                samples.append(sample)
+                console.print(told(sample))
     if is_dispatch(given):
         console.print(dispatch.table(samples, given.rounds, given.rows))
         written = dispatch.as_json(samples, about(given), given.rows)

@@ -1,4 +1,5 @@
-"""How a job is noticed: a counter, and lists of moments, in Redis."""
+"""How a job is noticed: a byte in a file, which costs next to nothing, and lists of moments in
+Redis."""
 
 from __future__ import annotations
 
@@ -7,16 +8,17 @@ import time
 
 import redis
 
-from devtools.benched.redis_keys import DONE, PICKUPS, RELEASED, STARTS
+from devtools.benched.redis_keys import PICKUPS, RELEASED, STARTS
 
 HELD_AT_MOST_S = 120.0
 LOOK_EVERY_S = 0.1
 
 _redis = redis.Redis.from_url(os.environ["BROKER_URL"])
+_tally = os.open(os.environ["BENCH_TALLY"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
 def count() -> None:
-    _redis.incr(DONE)
+    os.write(_tally, b".")
 
 
 def record_pickup(sent_at: float) -> None:
