@@ -71,12 +71,16 @@ def _run(given: argparse.Namespace, bank: dict[str, str]) -> int:
 @contextmanager
 def example_bank() -> Iterator[dict[str, str]]:
     """The example calls a bank. One to rehearse with is opened unless there is an address."""
-    if os.environ.get("BANK_URL") or importlib.util.find_spec("orders") is None:
+    if os.environ.get("BANK_URL") or not has_example():
         yield {}
         return
     limits = [known.max_concurrency for known in topology.TOPOLOGY.downstreams]
     with open_bank(max(filter(None, limits), default=20)) as address:
         yield {"BANK_URL": address}
+
+
+def has_example() -> bool:
+    return importlib.util.find_spec("orders") is not None
 
 
 def _echo_with_hints(name: str, line: str) -> None:
