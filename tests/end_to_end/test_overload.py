@@ -173,8 +173,13 @@ def test_whoever_was_refused_finds_room_when_it_was_told_to_come_again(settings:
         ratios = [told_s / true_s for told_s, true_s in waits]
         log.info("told_by_true", least=min(ratios), most=max(ratios), callers=len(ratios))
         assert len(waits) > 100
-        # A Retry-After is whole seconds, rounded up.
-        assert all(0.5 * true_s <= told_s <= 2 * true_s + 1 for told_s, true_s in waits)
+        # A Retry-After is whole seconds, rounded up. It can only know how fast places were left
+        # until then: on a machine with much else to do the drain itself gets faster or slower.
+        before, after = drain.speed(full_at - 5, full_at), drain.speed(full_at, left_at[-1])
+        faster, slower = max(1.0, after / before), max(1.0, before / after)
+        assert all(
+            true_s / 2 / slower <= told_s <= 2 * faster * true_s + 1 for told_s, true_s in waits
+        )
 
 
 class Drain:
@@ -194,6 +199,11 @@ class Drain:
     def __exit__(self, *error: object) -> None:
         self._stopping.set()
         self._thread.join()
+
+    def speed(self, since: float, until: float) -> float:
+        """Places left per second between these moments."""
+        count = bisect_left(self.left_at, until) - bisect_left(self.left_at, since)
+        return count / (until - since)
 
     def _run(self) -> None:
         sampler, pace = Sampler(), Pace()
