@@ -104,14 +104,16 @@ def test_what_has_not_started_is_as_if_nothing_had_been() -> None:
     jobs = dispatched()
     claims = claim(jobs)
     ledger.cancel(claims[0].id, actor="test")
-    assert batch_ledger.give_back(fences(claims)) == {one.id for one in claims}
+    assert batch_ledger.give_back(fences(claims)) == {
+        one.id: "queued" if number else "cancelled" for number, one in enumerate(claims)
+    }
     assert Job.objects.get(id=claims[0].id).state == "cancelled"
     others = Job.objects.exclude(id=claims[0].id)
     assert set(others.values_list("state", "attempts", "crashes", "started_at")) == {
         ("queued", 0, 0, None)
     }
-    assert batch_ledger.give_back(fences(claims)) == set()
-    assert len(ledger.dispatch("default", 10)) == 4
+    assert batch_ledger.give_back(fences(claims)) == {}
+    assert [job.is_alone for job in ledger.dispatch("default", 10)] == [True] * 4
 
 
 def test_a_crash_among_others_is_no_sign_of_poison() -> None:
