@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import structlog
-from django.db import DatabaseError, InterfaceError
+from django.db import DatabaseError, InterfaceError, connection
 
 from tasks import batch_ledger, connections, ledger, metrics, settle, wake
 from tasks.batch_ledger import Named, Success
@@ -238,21 +238,9 @@ class Batch:
 def write(ended: Sequence[Ended], *, waits: bool) -> Sequence[Ended]:
     """In one statement; all but those that are locked. When PostgreSQL refuses that, one by one:
     only one of them may be bad."""
-    now = time.monotonic()
-    successes = [one.as_success(now) for one in ended]
     try:
-        happened = connections.persisting(
-            batch_ledger.succeed, successes, deadline_s=settle.DATABASE_PATIENCE_S, waits=waits
-        )
-        others = [
-            (one.run.claim.id, one.run.fence) for one in ended if one.run.claim.id not in happened
-        ]
-        standing = (
-            connections.persisting(
-                batch_ledger.standing, others, deadline_s=settle.DATABASE_PATIENCE_S
-            )
-            if others
-            else {}
+        happened, standing = connections.persisting(
+            settle_all, ended, deadline_s=settle.DATABASE_PATIENCE_S, waits=waits
         )
     except (DatabaseError, InterfaceError) as exc:
         log.error("flush_failed", jobs=len(ended), error=str(exc))
@@ -268,6 +256,16 @@ def write(ended: Sequence[Ended], *, waits: bool) -> Sequence[Ended]:
         was_written = standing.get(one.run.claim.id) == State.SUCCEEDED
         note(one, one.run.claim.id in happened or was_written)
     return written
+
+
+def settle_all(ended: Sequence[Ended], *, waits: bool) -> tuple[set[UUID], dict[UUID, str]]:
+    """Which are settled, and the states of the others that are still those of these runs."""
+    connection.ensure_connection()  # what comes now takes no time
+    now = time.monotonic()
+    happened = batch_ledger.succeed([one.as_success(now) for one in ended], waits=waits)
+    claims = [one.run.claim for one in ended if one.run.claim.id not in happened]
+    others = [(claim.id, claim.fence) for claim in claims]
+    return happened, batch_ledger.standing(others) if others else {}
 
 
 def note(one: Ended, happened: bool) -> None:

@@ -17,6 +17,7 @@ from tasks.batch_ledger import Success
 from tasks.enqueue import enqueue_many
 from tasks.ledger import Claim, Dispatched
 from tasks.models import Attempt, Job
+from tasks.states import Failure
 from tests.integration.test_ledger import plan_of
 from tests.ledger_tasks import trace
 from tests.processes import database_url
@@ -172,6 +173,17 @@ def test_the_mean_of_a_task_is_that_of_its_latest_bodies() -> None:
     batch_ledger.succeed([success(one, began_ago_s=0.4, ended_ago_s=0.2) for one in claims])
     assert grouping.measured(["default"]) == {"default": {trace.name: pytest.approx(0.2, abs=0.05)}}
     assert grouping.measured(["other"]) == {}
+
+
+def test_bodies_that_fail_count_too() -> None:
+    """Else a task that hangs now and then, and fails, would keep its large messages."""
+    quick, retried, failed = claim(dispatched(3))
+    batch_ledger.succeed([success(quick, began_ago_s=0.1, ended_ago_s=0.1)])
+    Job.objects.update(claimed_at=F("claimed_at") - timedelta(seconds=9))
+    error = ledger.ErrorReport.of("E", "it hung")
+    ledger.retry(retried.id, retried.fence, delay_s=0, error=error)
+    ledger.fail(failed.id, failed.fence, failure=Failure.TIME_LIMIT, error=error)
+    assert grouping.measured(["default"])["default"][trace.name] == pytest.approx(6, abs=0.5)
 
 
 STATEMENTS: dict[str, Callable[[list[tuple[UUID, int]]], Any]] = {
