@@ -21,6 +21,10 @@ DATABASE_URL = "postgres://celeriac:{password}@postgres:5432/celeriac"
 BROKER_URL = "redis://:{password}@redis:6379/0"
 
 
+# RELEASE is none; but it is the tag of the image, so this is the last moment to ask for it.
+REQUIRED = ("RELEASE", "SECRET_KEY", "FLOWER_BASIC_AUTH")
+
+
 class Missing(Exception):
     """An environment that is not for development, without a secret."""
 
@@ -62,7 +66,7 @@ def contents(env: Mapping[str, str], directory: Path) -> dict[str, str]:
 
 
 def refuse_missing(env: Mapping[str, str]) -> None:
-    missing = [name for name in ("SECRET_KEY", "FLOWER_BASIC_AUTH") if not env.get(name)]
+    missing = [name for name in REQUIRED if not env.get(name)]
     for server in ("DATABASE", "BROKER"):
         if not env.get(f"{server}_URL") and not env.get(f"{server}_PASSWORD"):
             missing.append(f"{server}_PASSWORD (or {server}_URL)")

@@ -39,21 +39,28 @@ def main(argv: list[str]) -> int:
             redis = Redis(Path(directory) / "redis")
             supervisor.add(redis)
             env["BROKER_URL"] = redis.url
-        codes = []
-        for options in rounds(argv):
+        later = Path(directory) / "alone"
+
+        def play(options: list[str]) -> int:
             command = [sys.executable, "-m", "pytest", *options, *left_out(argv), *argv]
-            codes.append(run_in_foreground(command, env))
-            if codes[-1] not in (OK, NONE_FOUND):
-                return codes[-1]
-        return min(codes)
+            return run_in_foreground(command, env)
+
+        code = play(first_round(argv, later))
+        if later.exists() and code in (OK, NONE_FOUND):
+            return play(ALONE)
+        return code
 
 
-def rounds(argv: Sequence[str]) -> list[list[str]]:
-    """Options of pytest. Tests that promise a time come last, with the machine for themselves."""
+# Tests that promise a time come last, with the machine for themselves.
+ALONE = ["-n", "0", "-m", "alone"]
+
+
+def first_round(argv: Sequence[str], later: Path) -> list[str]:
+    """Options of pytest. ``later`` is made when tests were left for a round of their own."""
     options = process_arguments(argv)
     if "-m" in argv or options[1:2] == ["0"] or not options:
-        return [options]
-    return [[*options, "-m", "not alone"], ["-n", "0", "-m", "alone"]]
+        return options
+    return [*options, "-p", "devtools.pytest_alone", f"--alone-later={later}"]
 
 
 def left_out(argv: Sequence[str]) -> list[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import os
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import watchfiles
@@ -15,6 +17,7 @@ from config import topology
 from devtools import running
 from devtools.child import ROOT
 from devtools.console import complain, echo, say
+from devtools.open_bank import open_bank
 from devtools.ports import is_free, port_number
 from devtools.secrets_kept import kept_secret
 from devtools.stack import Ports, Stack, one_worker_per_queue
@@ -38,10 +41,15 @@ if not User.objects.filter(username="admin").exists():
 def main(argv: list[str]) -> int:
     given = _parse(argv)
     running.refuse_second()
+    with example_bank() as bank:
+        return _run(given, bank)
+
+
+def _run(given: argparse.Namespace, bank: dict[str, str]) -> int:
     stack = Stack(
         workers=one_worker_per_queue(given.queues),
         flower=given.flower,
-        environment={"SECRET_KEY": kept_secret(KEPT / "secret-key"), **_flower_login()},
+        environment={"SECRET_KEY": kept_secret(KEPT / "secret-key"), **_flower_login(), **bank},
         directory=KEPT,
         ports=Ports(
             web=given.port_web or _usual(8000),
@@ -58,6 +66,21 @@ def main(argv: list[str]) -> int:
         except KeyboardInterrupt:
             say("Stopping: running jobs end or are given back. Ctrl-C again kills.")
             return 0
+
+
+@contextmanager
+def example_bank() -> Iterator[dict[str, str]]:
+    """The example calls a bank. One to rehearse with is opened unless there is an address."""
+    if os.environ.get("BANK_URL") or not has_example():
+        yield {}
+        return
+    limits = [known.max_concurrency for known in topology.TOPOLOGY.downstreams]
+    with open_bank(max(filter(None, limits), default=20)) as address:
+        yield {"BANK_URL": address}
+
+
+def has_example() -> bool:
+    return importlib.util.find_spec("orders") is not None
 
 
 def _echo_with_hints(name: str, line: str) -> None:
@@ -109,6 +132,8 @@ def _print_addresses(stack: Stack, password: str) -> None:
         say(
             f"  Flower    {stack.flower_url}/  {stack.env['FLOWER_BASIC_AUTH'].replace(':', ' / ')}"
         )
+    if "BANK_URL" in stack.env:
+        say(f"  Bank      {stack.env['BANK_URL']}  of the example; its books are at /books")
     say("  Debugger  ./dev worker --solo")
     say("  manage.py ./dev manage shell, ./dev manage migrate, ...")
     say("  Ctrl-C stops everything.")

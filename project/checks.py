@@ -134,12 +134,10 @@ def our_http_clients_never_retry(app_configs: Any, **kwargs: Any) -> Sequence[Ch
 
 @register(deploy=True)
 def the_release_has_a_name(app_configs: Any, **kwargs: Any) -> Sequence[CheckMessage]:
-    if settings.RELEASE != "dev" or not settings.PRODUCTION:
+    if settings.RELEASE not in ("", "dev"):
         return []
-    return [
-        Warning(
-            "RELEASE is not set: nobody can tell which code ran a job.",
-            hint="Set RELEASE to the tag or the commit; the image takes it as a build argument.",
-            id="project.W002",
-        )
-    ]
+    return refused(
+        "project.E008",
+        "RELEASE is not set: nobody can tell which code ran a job, nor go back to an image.",
+        "Set RELEASE to the tag or the commit; the image takes it as a build argument.",
+    )

@@ -15,8 +15,8 @@ from ninja.parser import Parser
 
 from tasks import fleet, ledger, limits, operate, pauses, sql
 from tasks.clients import AUTHENTICATION, Caller, Scope, caller_with
-from tasks.enqueue import Enqueued, Item, accept, needs_key, resolve
-from tasks.errors import InvalidKey, InvalidPayload, UnknownTask
+from tasks.enqueue import Enqueued, Item, accept, needs_key
+from tasks.errors import InvalidKey, InvalidPayload
 from tasks.keys import check_key
 from tasks.ledger import Selection
 from tasks.long_poll import (
@@ -34,6 +34,7 @@ from tasks.problems import (
     INVALID,
     INVALID_KEY,
     MALFORMED,
+    UNKNOWN_TASK,
     WRONG_MEDIA_TYPE,
     WRONG_STATE,
     Problem,
@@ -41,7 +42,7 @@ from tasks.problems import (
     not_found,
 )
 from tasks.queues import breakers, limit_states, queue_loads
-from tasks.registry import ledger_tasks
+from tasks.registry import ledger_tasks, suggestion, task_of
 from tasks.representations import (
     DETAIL_FIELDS,
     SUMMARY_FIELDS,
@@ -172,10 +173,16 @@ def accept_for(caller: Caller, job: NewJob, key: str | None, *, wait_s: float = 
 
 def task_for(caller: Caller, name: str) -> Any:
     """Tasks that are not published do not exist for API clients."""
-    task = resolve(name)
-    if not (task.api or caller.every_task):
-        raise UnknownTask(name)
-    return task
+    task: Any = task_of(name)
+    if getattr(task, "is_ledger_task", False) and (task.api or caller.every_task):
+        return task
+    near = suggestion(name, [offered.name for offered in tasks_for(caller)])
+    raise Problem(UNKNOWN_TASK, f"No task of this name can be enqueued here{near}", path="$.task")
+
+
+def tasks_for(caller: Caller) -> list[Any]:
+    """Those that the caller may enqueue, by name."""
+    return [task for task in ledger_tasks().values() if task.api or caller.every_task]
 
 
 def in_the_body(error: InvalidPayload) -> InvalidPayload:
@@ -190,8 +197,7 @@ def in_the_body(error: InvalidPayload) -> InvalidPayload:
 def list_tasks(request: HttpRequest) -> list[TaskOut]:
     """Those that you may enqueue, by name, each with the JSON Schema of its payload."""
     caller = caller_with(request, Scope.ENQUEUE)
-    offered = (task for task in ledger_tasks().values() if task.api or caller.every_task)
-    described = ((task, schema_of(task)) for task in offered)
+    described = ((task, schema_of(task)) for task in tasks_for(caller))
     return [TaskOut.of(task, schema) for task, schema in described if schema is not None]
 
 

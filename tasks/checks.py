@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -137,6 +138,25 @@ def every_queue_is_declared(app_configs: Any, **kwargs: Any) -> Sequence[CheckMe
             )
         )
     return warnings
+
+
+@register()
+def what_runs_in_a_slot_can_be_stopped(app_configs: Any, **kwargs: Any) -> Sequence[CheckMessage]:
+    declared = topology().queues
+    return [
+        Warning(
+            f"Its queue {task.queue!r} has slots, which are threads: no time limit ends a plain"
+            " body there, and no cancel or drain interrupts it.",
+            hint="Write it async def, or name a queue with processes. If its body calls"
+            " current_run().check() and all that it waits for has a timeout, silence tasks.W004.",
+            obj=name,
+            id="tasks.W004",
+        )
+        for name, task in ledger_tasks().items()
+        if task.queue in declared
+        and declared[task.queue].slots is not None
+        and not inspect.iscoroutinefunction(inspect.unwrap(task.run))
+    ]
 
 
 @register()

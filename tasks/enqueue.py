@@ -33,7 +33,7 @@ from tasks.errors import (
 )
 from tasks.keys import check_key, key_from_template, window_keys
 from tasks.payload import MAX_PAYLOAD_BYTES, differing_fields, encode, fingerprint
-from tasks.registry import task_of
+from tasks.registry import did_you_mean, ledger_tasks, task_of
 from tasks.seats import pauses, seat
 from tasks.signature import signature_of
 from tasks.states import TERMINAL, Refusal, State
@@ -191,6 +191,9 @@ def enqueue_many(task: Any, items: Iterable[Item | Mapping[str, Any]]) -> list[E
 # --- preparing ---------------------------------------------------------------------------
 
 
+NOT_FOUND = "is its app in INSTALLED_APPS, and its module called tasks.py?"
+
+
 def resolve(task: Any) -> Any:
     """The task object for a task or its name."""
     if isinstance(task, Proxy):  # of @shared_task: it would look for the task at each attribute
@@ -198,7 +201,8 @@ def resolve(task: Any) -> Any:
     elif isinstance(task, str):
         found = task_of(task)
         if found is None:
-            raise UnknownTask(task, "is its app in INSTALLED_APPS, and its module called tasks.py?")
+            meant = did_you_mean(task, ledger_tasks())
+            raise UnknownTask(task, meant or NOT_FOUND)
         task = found
     if not getattr(task, "is_ledger_task", False):
         raise UnknownTask(getattr(task, "name", repr(task)), "give it base=LedgerTask")

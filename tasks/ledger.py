@@ -896,7 +896,8 @@ def replay_unless_owned(job_id: UUID, *, actor: str, reason: str) -> bool:
         fetch(
             "WITH mine AS (UPDATE tasks_job j SET state = 'queued', attempts = 0, crashes = 0,"
             " crashes_in_batch = 0, failure = '', dead_letter = false, finished_at = NULL,"
-            " due = true,"
+            # The attempts keep it; here it would look like that of the runs to come.
+            " error_type = '', error_message = '', error_traceback = '', due = true,"
             " run_at = clock_timestamp(), start_by = NULL, cancel_requested_at = NULL,"
             " returned_since = NULL, seq = nextval('tasks_job_seq'),"
             # At the tail of its key.

@@ -19,8 +19,14 @@ GAUGES = {
     "utilisation": "Share of the slots that work.",
     "waiting_for_room": "Callers who wait for a place in the line.",
 }
-REFUSALS = ("refused_full", "refused_closed", "refused_late", "callers_gone")
-ENDS = ("succeeded", "failed", "cancelled", "shed", "discarded")
+# By the label: the name in the snapshot.
+REFUSALS = {
+    name: name for name in ("refused_full", "refused_closed", "refused_late", "callers_gone")
+}
+# The labels are the states of a ticket.
+ENDS = {name: name for name in ("succeeded", "failed", "cancelled", "discarded")} | {
+    "rejected": "shed"
+}
 
 
 class PoolCollector(Collector):
@@ -42,8 +48,8 @@ class PoolCollector(Collector):
         ):
             counter = CounterMetricFamily(family, text, labels=["pool", "how"])
             for snapshot in snapshots:
-                for name in names:
-                    counter.add_metric([snapshot.name, name], getattr(snapshot, name))
+                for how, name in names.items():
+                    counter.add_metric([snapshot.name, how], getattr(snapshot, name))
             yield counter
 
 

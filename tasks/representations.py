@@ -158,6 +158,7 @@ class Error(BaseModel):
 
 class JobSummary(BaseModel):
     id: UUID
+    tenant: str
     task: str
     queue: str
     state: State
@@ -168,7 +169,7 @@ class JobSummary(BaseModel):
     dead_letter: bool = Field(description="Failed, and waits for an operator.")
     run_at: datetime
     created_at: datetime
-    started_at: datetime | None
+    started_at: datetime | None = Field(description="Of the first run, before a replay too.")
     finished_at: datetime | None
 
     @classmethod
@@ -194,7 +195,9 @@ class JobDetail(JobSummary):
     progress: Any
     result: Any
     result_note: str | None = Field(description="What was changed to make the result JSON.")
-    error: Error | None = Field(description="Of the latest run that did not succeed.")
+    error: Error | None = Field(
+        description="Of the latest run that did not succeed, since a replay."
+    )
 
     @classmethod
     def of(cls, job: Job, waiting: Waiting | None = None) -> JobDetail:
@@ -255,6 +258,7 @@ class WorkerOut(BaseModel):
 
 class RunningOut(BaseModel):
     id: UUID
+    tenant: str
     task: str
     queue: str
     since: datetime
@@ -275,7 +279,9 @@ class WorkerDetail(WorkerOut):
             **worker_fields(stop.worker),
             safe_to_stop=stop.is_safe,
             running=[
-                RunningOut(id=job.id, task=job.task, queue=job.queue, since=job.since)
+                RunningOut(
+                    id=job.id, tenant=job.tenant, task=job.task, queue=job.queue, since=job.since
+                )
                 for job in seen
             ],
             running_of_others=len(stop.running) - len(seen),
@@ -397,7 +403,7 @@ class ProblemOut(BaseModel):
 # What a list shows; payloads, results and tracebacks stay in the table.
 SUMMARY_FIELDS = tuple(JobSummary.model_fields)
 DETAIL_FIELDS = (
-    *SUMMARY_FIELDS, "seq", "lane", "tenant", "due", "hold_reason", "held_at", "start_by",
+    *SUMMARY_FIELDS, "seq", "lane", "due", "hold_reason", "held_at", "start_by",
     "ordering_key", "cancel_requested_at", "idempotency_key", "payload", "progress", "result",
     "result_note", "error_type", "error_message",
 )  # fmt: skip

@@ -14,10 +14,12 @@ from typing import Any
 
 from django.db import connection, transaction
 
+from tasks import fleet
 from tasks.errors import InvalidPayload
-from tasks.registry import task_of
+from tasks.registry import queues_of_tasks, task_of
 from tasks.signature import signature_of
 from tasks.sql import fetch
+from tasks.wiring import topology
 
 # Payloads of one shape that are bound: the oldest and the newest of each of so many classes.
 # Two jobs of a shape differ in what a type says nothing of: a text that is no UUID, a list of
@@ -71,6 +73,7 @@ MISFITS_MAX = 1000
 def check(queue: str | None = None) -> Report:
     """Bind what waits (in one queue, or in all) to the tasks of this code."""
     report = Report(0, 0, [])
+    report.misfits.extend(unserved(queue))
     with transaction.atomic():  # a cursor of the server lives in a transaction
         for shape in waiting_shapes(queue):
             report.jobs += shape.jobs
@@ -78,6 +81,29 @@ def check(queue: str | None = None) -> Report:
             if len(report.misfits) < MISFITS_MAX:
                 report.misfits.extend(misfits_of(shape))
     return report
+
+
+def unserved(queue: str | None) -> list[Misfit]:
+    """Jobs in a queue that no worker takes after the rollout, by queue and task.
+
+    A queue that the topology does not declare gets no worker from the manifests. Somebody may have
+    started one by hand, and then a task of this code names the queue; a worker alone says nothing,
+    for one of the old release still takes what this code has renamed or removed.
+    """
+    meant = set(fleet.slots()) & set(queues_of_tasks())
+    declared = sorted({*topology().queues, *meant})
+    rows = fetch(
+        f"SELECT queue, task, count(*) FROM tasks_job WHERE ({' OR '.join(PARTS)})"  # noqa: S608
+        " AND queue <> ALL(%s) AND (%s::text IS NULL OR queue = %s)"
+        " GROUP BY queue, task ORDER BY queue, task LIMIT %s",
+        [declared, queue, queue, MISFITS_MAX],
+    )
+    return [Misfit(task, "any", jobs, UNDECLARED.format(name), 0, 0) for name, task, jobs in rows]
+
+
+UNDECLARED = (
+    "queue {} is not declared: no worker takes it. Keep the queue in the topology for one release"
+)
 
 
 def waiting_shapes(queue: str | None) -> Iterator[Shape]:

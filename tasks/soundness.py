@@ -26,6 +26,8 @@ BATCHED_BYTES = 150
 MESSAGES_PER_SLOT = 2
 # Of a limit, by which rounding down may miss it before somebody should know.
 UNUSED_SHARE = 0.1
+# Parts of a deployment that a remedy names.
+LARGEST_NAMED = 3
 MB = 1_000_000
 
 
@@ -185,7 +187,7 @@ def of_broker(topology: Topology) -> Iterator[Fault]:
             "topology.E022",
             f"broker: {slots} slots need {needed_mb:.0f} MB for their messages, more than half of"
             f" memory_mb={topology.broker.memory_mb}.",
-            f"Raise the broker's memory_mb to {int(needed_mb * 2) + 1} or more.",
+            f"Raise it: Broker(memory_mb={int(needed_mb * 2) + 1}) or more.",
         )
     for queue in topology.queues.values():
         if queue.retention < topology.callers_repeat_for:
@@ -207,15 +209,16 @@ def of_database(topology: Topology) -> Iterator[Fault]:
     database = topology.database
     free = database.max_connections - database.reserved
     if topology.connections > free:
-        worst = max(topology.parts, key=connections_of)
+        most = sorted(topology.parts, key=connections_of, reverse=True)[:LARGEST_NAMED]
+        takers = ", ".join(f"{part.name} {connections_of(part)}" for part in most)
         yield Fault(
             "topology.E030",
             f"database: a deploy needs {topology.connections} connections at once; of"
             f" max_connections={database.max_connections} {free} are free"
             f" ({database.reserved} reserved).",
-            f"Raise max_connections to {topology.connections + database.reserved}, or lower the"
-            f" replicas or processes of {worst.name}, which takes {connections_of(worst)};"
-            " or put PgBouncer in between (docs/production-checklist.md).",
+            f"Raise it: Database(max_connections={topology.connections + database.reserved});"
+            f" or lower replicas or processes where most are taken ({takers}); or put PgBouncer in"
+            " between (docs/production-checklist.md).",
         )
     relay = topology.services.get("relay")
     if relay is not None and relay.replicas < 1:

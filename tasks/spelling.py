@@ -6,15 +6,10 @@ have the task. To pause or cancel it does nothing, though, and looks as if it ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from difflib import get_close_matches
-
-from tasks.registry import ledger_tasks
+from tasks.registry import ledger_tasks, queues_of_tasks, suggestion
 from tasks.sql import fetch
 from tasks.states import Pausable
 from tasks.wiring import topology
-
-SUGGESTED_MAX = 3
 
 
 def doubt(kind: Pausable, name: str) -> str | None:
@@ -25,21 +20,9 @@ def doubt(kind: Pausable, name: str) -> str | None:
     return None if name in names else f"No {kind} {name!r} is known here{suggestion(name, names)}"
 
 
-def suggestion(name: str, names: Iterable[str]) -> str:
-    """The end of the sentence."""
-    near = get_close_matches(name, names, n=1) or ending_alike(name, names)[:SUGGESTED_MAX]
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
-
-
-def ending_alike(name: str, names: Iterable[str]) -> list[str]:
-    """Who writes ``capture`` for ``orders.tasks.capture`` is far from it by letters."""
-    return sorted(known for known in names if known.rpartition(".")[2] == name)
-
-
 def known_queues() -> set[str]:
     """Declared, of a task, or served by a worker that has beaten lately."""
-    of_tasks = {task.queue or task.app.conf.task_default_queue for task in ledger_tasks().values()}
-    return {*topology().queues, *of_tasks, *of_workers("queues")}
+    return {*topology().queues, *queues_of_tasks(), *of_workers("queues")}
 
 
 def known_tasks() -> set[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Literal
 
@@ -303,6 +303,21 @@ class Topology:
     broker: Broker = Broker()
     callers_repeat_for: timedelta = days(1)
 
+    def __post_init__(self) -> None:
+        """One name is one limit: the relays hold it by the name."""
+        known: dict[str, Queue] = {}
+        for queue in self.queues.values():
+            if queue.downstream is None:
+                continue
+            first = known.setdefault(queue.downstream.name, queue)
+            if first.downstream is not None and first.downstream != queue.downstream:
+                raise ValueError(
+                    f"downstream {queue.downstream.name}: queue {first.name} says"
+                    f" {differing(first.downstream, queue.downstream)}, queue {queue.name} says"
+                    f" {differing(queue.downstream, first.downstream)}, and one name is one limit;"
+                    " declare it once and give it to both, or give each a name of its own"
+                )
+
     @classmethod
     def of(
         cls,
@@ -313,8 +328,8 @@ class Topology:
         broker: Broker | None = None,
     ) -> Topology:
         return cls(
-            {queue.name: queue for queue in queues},
-            {service.name: service for service in services},
+            by_name("queue", queues),
+            by_name("service", services),
             database or Database(),
             broker or Broker(),
         )
@@ -363,6 +378,28 @@ class Topology:
     @property
     def parts(self) -> list[Queue | Service]:
         return [*self.queues.values(), *self.services.values()]
+
+
+def by_name[P: (Queue, Service)](kind: str, parts: Iterable[P]) -> dict[str, P]:
+    found: dict[str, P] = {}
+    for part in parts:
+        if part.name in found:
+            raise ValueError(
+                f"{kind} {part.name}: declared twice, and one of the two would be forgotten;"
+                " make one of them, or give each a name of its own"
+            )
+        found[part.name] = part
+    return found
+
+
+def differing(one: Downstream, other: Downstream) -> str:
+    """What ``one`` says where the two differ: ``max_concurrency=20, rate='50/s'``."""
+    names = [number.name for number in fields(one)]
+    return ", ".join(
+        f"{name}={getattr(one, name)!r}"
+        for name in names
+        if getattr(one, name) != getattr(other, name)
+    )
 
 
 def connections_of(part: Queue | Service) -> int:

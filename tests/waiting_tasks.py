@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from typing import Any
 
 import structlog
-from celery import current_task, shared_task
+from celery import current_task, shared_task, signals
 from celery.exceptions import SoftTimeLimitExceeded
 
 from tasks.run import current_run
@@ -91,3 +92,42 @@ async def who_am_i(self: Any, number: int) -> list[Any]:
         ]
         await asyncio.sleep(0.05)
     return seen
+
+
+@shared_task(base=LedgerTask, queue="webhooks", name="w.signalled")
+async def signalled(fails: bool) -> None:
+    await asyncio.sleep(0.2)
+    if fails:
+        raise ValueError("as told")
+
+
+SIGNALS: defaultdict[str, list[str]] = defaultdict(list)
+
+
+def note(name: str, sender: Any, told_id: str | None) -> None:
+    """Under the id that Celery told, or that of the request where it tells none."""
+    if sender.name == "w.signalled":
+        own_id = str(sender.request.id)
+        SIGNALS[told_id or own_id].append(name if told_id in (None, own_id) else "of another")
+
+
+@signals.task_prerun.connect
+def on_prerun(sender: Any, task_id: str, **_: Any) -> None:
+    note("prerun", sender, task_id)
+
+
+@signals.task_success.connect
+def on_success(sender: Any, **_: Any) -> None:
+    note("success", sender, None)
+
+
+@signals.task_failure.connect
+def on_failure(sender: Any, task_id: str, **_: Any) -> None:
+    note("failure", sender, task_id)
+
+
+@signals.task_postrun.connect
+def on_postrun(sender: Any, task_id: str, **_: Any) -> None:
+    note("postrun", sender, task_id)
+    if sender.name == "w.signalled":
+        print(f"signals {task_id} {' '.join(SIGNALS[task_id])}.", flush=True)  # noqa: T201

@@ -16,8 +16,9 @@ from rich.console import Console
 
 from devtools.bench import dispatch
 from devtools.bench.alone import ALONE
+from devtools.bench.disk import flush_ms
 from devtools.bench.measures import COMPARED, Measure, Size, measure
-from devtools.bench.report import Sample, as_json, lines, table
+from devtools.bench.report import Sample, about_the_disk, as_json, lines, table
 from devtools.bench.systems import PROCESSES, Bench
 from devtools.stack import Stack, release
 
@@ -54,6 +55,7 @@ def main(argv: Sequence[str]) -> int:
         written = dispatch.as_json(samples, about(given), given.rows)
     else:
         console.print(table(lines(samples), given.rounds))
+        console.print(about_the_disk(samples))
         written = as_json(samples, about(given))
     if given.json:
         given.json.write_text(json.dumps(written, indent=1) + "\n")
@@ -112,7 +114,9 @@ def run(stack: Stack, given: argparse.Namespace) -> Iterator[Sample]:
     for number in range(1, given.rounds + 1):
         for name, chosen in wanted(given.only, number).items():
             for system in chosen.systems:
-                yield Sample(number, name, system, measure(bench, chosen, system, size))
+                disk_ms = flush_ms()
+                figures = measure(bench, chosen, system, size)
+                yield Sample(number, name, system, figures, disk_ms)
 
 
 def wanted(only: Sequence[str], number: int) -> dict[str, Measure]:
@@ -124,7 +128,8 @@ def wanted(only: Sequence[str], number: int) -> dict[str, Measure]:
 
 def told(sample: Sample) -> str:
     figures = ", ".join(f"{name} {value:,.2f}" for name, value in sample.figures.items())
-    return f"  round {sample.round} {sample.measure:<8} {sample.system:<9} {figures}"
+    disk = f", disk {sample.disk_ms:.2f} ms" if sample.disk_ms else ""
+    return f"  round {sample.round} {sample.measure:<8} {sample.system:<9} {figures}{disk}"
 
 
 def about(given: argparse.Namespace) -> dict[str, Any]:

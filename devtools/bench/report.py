@@ -15,12 +15,13 @@ from devtools.bench.systems import CELERIAC, PLAIN
 
 @dataclass(frozen=True)
 class Sample:
-    """One figure of one system in one round."""
+    """The figures of one system in one round. ``disk_ms``: of a flush before it, 0 not measured."""
 
     round: int
     measure: str
     system: str
     figures: dict[str, float]
+    disk_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,12 @@ def table(found: Sequence[Line], rounds: int) -> Table:
         )
         before = line.measure
     return shown
+
+
+def about_the_disk(samples: Sequence[Sample]) -> str:
+    """A commit waits for a flush. Where one takes milliseconds, that is what was measured."""
+    flushes = sorted(sample.disk_ms for sample in samples)
+    return f"A flush to disk took {flushes[0]:.2f} to {flushes[-1]:.2f} ms before the measures."
 
 
 def as_json(samples: Sequence[Sample], about: dict[str, Any]) -> dict[str, Any]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import httpx
 from rich.console import Console
 
 from config.topology import BANK, PAYMENTS
-from devtools.child import ROOT, Program
+from devtools.child import ROOT
 from devtools.demo import ledger_view
 from devtools.demo.comparison import Books, Evidence, differences
 from devtools.demo.orders_file import BadFile, Order, read_orders
@@ -27,15 +26,14 @@ from devtools.demo.progress import display
 from devtools.demo.report import show, show_verdict
 from devtools.given_servers import refuse_silent_servers
 from devtools.interrupts import StopRequested, acknowledged
-from devtools.ports import LOOPBACK, PortTaken, port_number, start_on_free_port
+from devtools.open_bank import open_bank
+from devtools.ports import port_number
 from devtools.stack import Ports, Stack, Worker
-from devtools.supervisor import Supervisor
 
 SHIPPED_ORDERS = ROOT / "orders" / "sample_orders.csv"
 BANK_LIMIT = BANK.max_concurrency or 20
 # Two more than the bank allows: the limit must be held by the relay, not by a lack of processes.
 PROCESSES_PER_WORKER = BANK_LIMIT // 2 + 1
-BANK_WITHIN_S = 20.0
 LOOK_EVERY_S = 0.25
 # Longer than any wait that is meant to be: a bank that never answers, a backoff, a lease.
 STALLED_AFTER_S = 60.0
@@ -103,7 +101,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def run(given: argparse.Namespace, console: Console, orders: Sequence[Order]) -> int:
     began = time.monotonic()
     console.print("Starting PostgreSQL, Redis, the web server, a relay, two workers and Flower ...")
-    with bank(given) as bank_url, stack_for(given, bank_url) as stack:
+    bank = open_bank(BANK_LIMIT, seed=given.seed, forgets_keys=given.bank_forgets_keys)
+    with bank as bank_url, stack_for(given, bank_url) as stack:
         access = grant_access(stack)
         console.print(f"Ready after {time.monotonic() - began:.1f} s.")
         show_addresses(console, stack, access)
@@ -119,28 +118,6 @@ def run(given: argparse.Namespace, console: Console, orders: Sequence[Order]) ->
 
 
 # --- the processes --------------------------------------------------------------------------
-
-
-@contextmanager
-def bank(given: argparse.Namespace) -> Iterator[str]:
-    """Its address. It starts before everything that calls it, and ends after."""
-    options = ["--limit", str(BANK_LIMIT), "--seed", str(given.seed)]
-    if given.bank_forgets_keys:
-        options.append("--forget-keys")
-    with Supervisor() as supervisor:
-
-        def start(port: int) -> None:
-            argv = [sys.executable, "-m", "devtools.bank", "--port", str(port), *options]
-            child = supervisor.start(Program(name=f"bank-{port}", role="bank", argv=argv))
-            try:
-                child.wait_for_line("listening", within_s=BANK_WITHIN_S)
-            except Exception as failure:
-                if "already in use" not in child.tail():
-                    raise
-                supervisor.kill(child.name)
-                raise PortTaken(str(port)) from failure
-
-        yield f"http://{LOOPBACK}:{start_on_free_port(start)}"
 
 
 def stack_for(given: argparse.Namespace, bank_url: str) -> Stack:

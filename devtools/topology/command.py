@@ -70,6 +70,7 @@ def report(found: list[str], topology: Topology) -> int:
 
 def report_written(changed: list[str], topology: Topology) -> int:
     say("\n".join(f"wrote {file}" for file in changed) or "Nothing to write.")
-    return report(
-        [f"{fault.id}  {fault.sentence} {fault.hint}" for fault in faults(topology)], topology
-    )
+    clashes = [f"{fault.id}  {fault.sentence} {fault.hint}" for fault in faults(topology)]
+    if clashes:
+        complain("The manifests follow from config/topology.py, but its numbers clash:")
+    return report(clashes, topology)

@@ -116,9 +116,9 @@ def downstream_rows(downstream: Downstream) -> Iterator[Row]:
 
 
 def source(queue: Queue, name: str) -> str:
-    """Whether somebody chose the number."""
+    """Whether it differs from what a queue has that says nothing of it."""
     default = next(field.default for field in fields(queue) if field.name == name)
-    return "the default" if getattr(queue, name) == default else "given"
+    return "as by default" if getattr(queue, name) == default else "given"
 
 
 def concurrency_reason(queue: Queue) -> str:
@@ -172,7 +172,12 @@ def server_rows(topology: Topology) -> Iterator[Row]:
         f"{topology.visibility_timeout_s} s",
         f"{topology.longest_s:g} s longest time limit + stop grace, + {VISIBILITY_MARGIN_S} s",
     )
-    yield Row("broker memory", f"{topology.broker.memory_mb} MB", "noeviction: full is an error")
+    yield Row(
+        "broker memory",
+        f"{topology.broker.memory_mb} MB",
+        "noeviction: full is an error; its container gets twice as much, because Redis rewrites"
+        " its log in a copy of itself",
+    )
     yield memory_row(topology)
 
 
@@ -185,6 +190,7 @@ def memory_row(topology: Topology) -> Row:
     return Row(
         "memory in all",
         f"{workers + services + database + broker} MB",
-        f"{workers} workers + {services} services + {database} database + {broker} broker;"
+        f"{workers} workers + {services} services + {database} database + {broker} broker"
+        f" (2 x {topology.broker.memory_mb});"
         " without a deploy's surge and autoscaling",
     )

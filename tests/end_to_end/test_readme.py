@@ -1,4 +1,4 @@
-"""The snippets of the README run as written, in a fresh app."""
+"""The snippets of the README run as written, in a fresh app, and its linter has no complaint."""
 
 from __future__ import annotations
 
@@ -22,16 +22,6 @@ from project.settings import *
 INSTALLED_APPS += ["shop"]
 ROOT_URLCONF = "readme_urls"
 STATIC_ROOT = None
-"""
-URLS = """
-from django.urls import include, path
-from shop import views
-urlpatterns = [
-    path("pay/<int:order_id>", views.pay),
-    path("ask/<int:order_id>", views.pay_or_say_when),
-    path("status/<uuid:job_id>", views.status),
-    path("", include("tasks.urls")),
-]
 """
 # What a reader would see who tries the rest of it.
 MORE = """
@@ -58,7 +48,7 @@ class ReadmeTest(TestCase):
         first, second = self.client.post("/pay/7", FORM), self.client.post("/pay/7", FORM)
         self.assertEqual((first.status_code, first.content), (202, second.content))
         job = Job.objects.get()
-        self.assertEqual(self.client.get(f"/status/{job.id}").json(), {"state": "queued"})
+        self.assertEqual(self.client.get(f"/paid/{job.id}").json(), {"state": "queued"})
 
     @override_settings(TASKS_TOPOLOGY=Topology.of([Queue("payments", max_waiting=1)]))
     def test_a_full_queue(self):
@@ -99,7 +89,7 @@ def snippets() -> dict[str, str]:
 def test_every_python_snippet_says_where_it_belongs() -> None:
     assert README.count("```python") == len(snippets())
     assert set(snippets()) == {
-        "shop/tasks.py", "shop/views.py", "shop/tests.py", ANYWHERE,
+        "shop/tasks.py", "shop/views.py", "shop/urls.py", "shop/tests.py", ANYWHERE,
     }  # fmt: skip
 
 
@@ -107,7 +97,7 @@ def test_every_python_snippet_says_where_it_belongs() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_the_snippets_run_in_a_fresh_app(tmp_path: Path) -> None:
     (tmp_path / "readme_settings.py").write_text(SETTINGS)
-    (tmp_path / "readme_urls.py").write_text(URLS)
+    (tmp_path / "readme_urls.py").write_text(urls())
     app = tmp_path / "shop"
     app.mkdir()
     env = {**os.environ, "DATABASE_URL": database_url()}
@@ -116,10 +106,28 @@ def test_the_snippets_run_in_a_fresh_app(tmp_path: Path) -> None:
         if where.startswith("shop/"):
             (tmp_path / where).write_text(code)
     (tmp_path / "call.py").write_text(snippets()[ANYWHERE])
-    (app / "test_more.py").write_text(MORE % {"call": str(tmp_path / "call.py"), **over_http()})
+    more = MORE % {"call": str(tmp_path / "call.py"), **over_http()}
     env |= {"PYTHONPATH": str(tmp_path), "DJANGO_SETTINGS_MODULE": "readme_settings"}
+    assert complaints(tmp_path) == ""
+    (app / "test_more.py").write_text(more)
     said = manage(env, "test", "shop", "--no-input")
     assert "Ran 6 tests" in said, said
+
+
+def complaints(checkout: Path) -> str:
+    """Of the linter about the app, as if it stood beside the others."""
+    config = ("--config", str(ROOT / "pyproject.toml"), "--config", f"src = ['{ROOT}', '.']")
+    return subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--quiet", *config, "shop"],
+        cwd=checkout, capture_output=True, text=True, timeout=60, check=False,
+    ).stdout  # fmt: skip
+
+
+def urls() -> str:
+    """Those of the project, with the line that the README adds."""
+    [line] = re.findall(r"line in the list of `project/urls.py`: `(.+)`", README)
+    ours = (ROOT / "project" / "urls.py").read_text()
+    return ours.replace("urlpatterns = [\n", f"urlpatterns = [\n    {line}\n")
 
 
 def over_http() -> dict[str, object]:

@@ -140,6 +140,14 @@ def test_each_coroutine_sees_its_own_request_task_run_and_log_context(served: Pr
         assert found.result == [*[str(found.id)] * 4, True] * 3
 
 
+def test_the_signals_of_celery_fire_once_for_each_coroutine_among_many(served: Process) -> None:
+    answers = enqueue_many(waiting_tasks.signalled, [{"fails": n % 3 == 0} for n in range(60)])
+    wait_until(lambda: served.log.count("postrun.") == 60, within_s=60, what="all are told")
+    for number, answer in enumerate(answers):
+        outcome = "success" if number % 3 else "failure"
+        assert f"signals {answer.job_id} prerun {outcome} postrun." in served.log
+
+
 def test_limits_retries_and_exits_end_the_job_they_belong_to(served: Process) -> None:
     ids = {
         task.name: enqueue(task, {}).job_id

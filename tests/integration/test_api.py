@@ -147,6 +147,13 @@ def test_a_double_click_on_a_task_with_a_window_is_one_job(acme: Caller) -> None
     assert rows() == 1
 
 
+def test_a_task_whose_name_is_near_is_suggested_to_those_who_may_enqueue_it(acme: Caller) -> None:
+    near = problem(acme.enqueue("published.captur", {}, key="k"), 422, "unknown-task")
+    assert near["detail"].endswith("enqueued here; did you mean 'published.capture'?")
+    hidden = problem(acme.enqueue("internal.purg", {}, key="k"), 422, "unknown-task")
+    assert "internal" not in str(hidden)
+
+
 @pytest.mark.parametrize(
     "name", ["no.such.task", "internal.purge", "celery.backend_cleanup", "x\u0660"]
 )
@@ -184,9 +191,8 @@ def test_enqueuing_costs_two_statements_and_the_hint(
 ) -> None:
     settings.TASKS_LEDGER_NOTIFY = False
     acme.enqueued()
-    # In a test there is always a transaction, which adds a savepoint (2) and the caller's own
-    # lock timeout (2).
-    with django_assert_num_queries(2 + 4):
+    # In a test there is always a transaction, which adds a savepoint (2).
+    with django_assert_num_queries(2 + 2):
         acme.enqueued()
 
 

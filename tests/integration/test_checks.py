@@ -116,6 +116,20 @@ def test_a_queue_that_nobody_declared_is_said_with_what_was_meant(
     assert "-Q payment" in warning.msg
 
 
+def test_a_plain_body_in_a_slot_is_named_and_a_coroutine_is_not(
+    declare: Callable[..., Any],
+) -> None:
+    def blocks(url: str) -> None: ...
+
+    async def waits(url: str) -> None: ...
+
+    plain = declare(blocks, queue="webhooks")
+    retried = declare(waits, queue="webhooks", autoretry_for=(ConnectionError,))
+    told = [m.obj for m in checks.run_checks() if m.id == "tasks.W004"]
+    assert plain.name in told
+    assert retried.name not in told
+
+
 def test_the_project_as_it_comes_has_no_message() -> None:
     """In a process of its own: Celery runs the checks while the tasks are being imported."""
     done = subprocess.run(

@@ -146,7 +146,7 @@ MISTAKES: dict[str, tuple[Spoil, str, str]] = {
     "a Flower with an open API": (
         env(FLOWER_UNAUTHENTICATED_API="true"), "project.E006", "an API without one",
     ),
-    "no release": (setting(RELEASE="dev"), "project.W002", "RELEASE is not set"),
+    "no release": (setting(RELEASE=""), "project.E008", "RELEASE is not set"),
     "no production": (setting(PRODUCTION=False), "project.W001", "are unchecked"),
 }  # fmt: skip
 

@@ -436,6 +436,8 @@ def test_big_integers_and_text_beyond_the_basic_plane_survive() -> None:
 def test_unknown_and_plain_tasks_are_refused_with_what_to_do() -> None:
     with pytest.raises(UnknownTask, match="INSTALLED_APPS"):
         enqueue("no.such.task", {})
+    with pytest.raises(UnknownTask, match=r"did you mean 't\.trace'\?"):
+        enqueue("trace", {"note": "x"})
     with pytest.raises(UnknownTask, match="base=LedgerTask"):
         enqueue("celery.backend_cleanup", {})
 

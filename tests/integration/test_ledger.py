@@ -243,9 +243,13 @@ def test_who_cancelled_and_why_is_recorded_once() -> None:
 
 def test_a_replay_keeps_id_key_and_fence_and_starts_counting_again() -> None:
     job = job_in(State.FAILED)
+    error = {"error_type": "Boom", "error_message": "b", "error_traceback": "t"}
+    Job.objects.filter(id=job.id).update(**error)
     assert ledger.replay(job.id, actor="ann", reason="fixed")
     after = Job.objects.get(id=job.id)
     assert (after.state, after.attempts, after.fence, after.failure) == (State.QUEUED, 0, 1, "")
+    assert (after.error_type, after.error_message, after.error_traceback) == ("", "", "")
+    assert after.started_at == job.started_at
     assert after.idempotency_key == job.idempotency_key
     assert after.seq > job.seq
     assert OperatorAction.objects.get(job=job).reason == "fixed"

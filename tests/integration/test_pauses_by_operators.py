@@ -222,7 +222,8 @@ def test_a_client_of_every_tenant_operates_the_whole_installation() -> None:
     token = command("api_client", "ops", "--every-tenant", "--scopes", "read,operate").strip()
     ops = Caller({"Authorization": f"Bearer {token}"})
     job_id = api_client("acme").enqueued()
-    assert ops.get(f"/jobs/{job_id}").status_code == 200
+    assert ops.get(f"/jobs/{job_id}").json()["tenant"] == "acme"
+    assert [job["tenant"] for job in ops.get("/jobs").json()["jobs"]] == ["acme"]
     for wish in (QUEUE, TENANT, {"kind": "task", "name": "published.capture"}):
         answer = ops.post("/pauses", wish)
         assert (answer.status_code, answer.json()["warning"]) == (201, None)

@@ -7,6 +7,7 @@ import resource
 import time
 from io import StringIO
 from typing import Any
+from unittest import mock
 from uuid import uuid4
 
 import pytest
@@ -14,7 +15,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from tasks import rollout
-from tasks.models import Job
+from tasks.models import Job, Worker
 from tasks.states import State
 from tests import ledger_tasks, plain_tasks  # noqa: F401  (registers them)
 from tests.job_rows import job_row
@@ -116,6 +117,32 @@ def test_one_queue_can_be_asked_alone() -> None:
     row("t.gone", {}, queue="bulk")
     assert rollout_check("--queue", "default")[0] == 0
     assert rollout_check("--queue", "bulk")[0] == 1
+
+
+@pytest.mark.parametrize("state", UNFINISHED)
+def test_jobs_of_a_queue_that_this_code_has_renamed_do_not_fit(state: State) -> None:
+    row("t.trace", {"note": "x"}, state, queue="shipping")
+    row("t.trace", {"note": "x"}, State.SUCCEEDED, queue="parcels")
+    worker_row("old", queues=["shipping"])
+    code, text = rollout_check()
+    assert code == 1
+    assert "queue shipping is not declared: no worker takes it. Keep the queue in the" in text
+    assert "parcels" not in text
+    assert rollout_check("--queue", "default")[0] == 0
+
+
+def test_a_queue_that_a_task_names_and_a_worker_takes_needs_no_declaration() -> None:
+    row("t.trace", {"note": "x"}, queue="by-hand")
+    with mock.patch.object(rollout, "queues_of_tasks", return_value={"by-hand"}):
+        assert rollout_check()[0] == 1
+        worker_row("by-hand", queues=["by-hand"])
+        assert rollout_check()[0] == 0
+
+
+def worker_row(name: str, *, queues: list[str]) -> None:
+    Worker.objects.create(
+        name=name, host="h", pid=1, release="r", queues=queues, known_tasks=[], capacity=2,
+    )  # fmt: skip
 
 
 def test_programs_read_json() -> None:

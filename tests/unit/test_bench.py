@@ -13,8 +13,9 @@ from rich.console import Console
 
 from devtools.bench.command import MEASURES, parse, wanted
 from devtools.bench.cpu import TICKS, megabytes_of_trees, parse_stat, seconds_of_trees
+from devtools.bench.disk import flush_ms
 from devtools.bench.goals import GOALS
-from devtools.bench.report import MEANING, Line, Sample, as_json, lines, table
+from devtools.bench.report import MEANING, Line, Sample, about_the_disk, as_json, lines, table
 
 BURN = "import time; end = time.process_time() + {s}\nwhile time.process_time() < end: pass"
 
@@ -153,3 +154,11 @@ def test_an_unknown_measure_is_refused(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         parse(["--only", "speed"])
     assert "drain" in capsys.readouterr().err
+
+
+def test_what_a_flush_of_the_disk_takes_is_said_beside_the_figures() -> None:
+    assert flush_ms() > 0
+    samples = [
+        Sample(1, "drain", name, {}, ms) for name, ms in (("plain", 4.0), ("celeriac", 0.07))
+    ]
+    assert "0.07 to 4.00 ms" in about_the_disk(samples)

@@ -11,13 +11,13 @@ import pytest
 
 from devtools import check, manage, running
 from devtools.__main__ import COMMANDS, main
-from devtools.child import Program
+from devtools.child import ROOT, Program
 from devtools.foreground import run_in_foreground
 from devtools.given_servers import addresses_of
 from devtools.ports import free_port
 from devtools.pytest_broker import own_database
 from devtools.stack import Stack, Worker, child_environment
-from devtools.testing import left_out, process_arguments, rounds
+from devtools.testing import first_round, left_out, process_arguments
 
 
 def test_help_lists_every_command_that_has_a_module(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,12 +58,40 @@ def test_the_drills_run_when_they_are_named() -> None:
     assert left_out(["tests/drills/test_drills.py"]) == []
 
 
-def test_tests_that_promise_a_time_run_last_and_alone() -> None:
-    first, second = rounds(["tests/end_to_end"])
-    assert first[-2:] == ["-m", "not alone"]
-    assert second == ["-n", "0", "-m", "alone"]
+def test_tests_that_promise_a_time_are_left_for_later(tmp_path: Path) -> None:
+    assert f"--alone-later={tmp_path}" in first_round(["tests/end_to_end"], tmp_path)
     for chosen in (["-m", "long"], ["-n0"], ["tests/unit/test_keys.py::test_x"]):
-        assert rounds(chosen) == [process_arguments(chosen)]
+        assert first_round(chosen, tmp_path) == process_arguments(chosen)
+
+
+TIMED = """
+import pytest
+
+def test_quick(): pass
+
+@pytest.mark.alone
+def test_timed(): pass
+"""
+
+
+@pytest.mark.parametrize(("chosen", "is_left"), [("test", True), ("quick", False)])
+def test_a_round_of_their_own_is_asked_for_only_where_there_are_such_tests(
+    tmp_path: Path, chosen: str, is_left: bool
+) -> None:
+    """On a process of xdist, which is where tests are collected."""
+    (tmp_path / "test_it.py").write_text(TIMED)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone: x\n")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-n", "1", "-k", chosen),
+            *("-p", "no:django", "-p", "devtools.pytest_alone"),
+            *(f"--alone-later={tmp_path / 'later'}", str(tmp_path)),
+        ],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        check=False, timeout=60,
+    )  # fmt: skip
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert (tmp_path / "later").exists() is is_left
 
 
 def test_every_test_process_has_a_redis_database_of_its_own() -> None:
@@ -152,6 +180,17 @@ def test_manage_without_a_stack_names_the_remedy_in_one_line(
     [line] = capsys.readouterr().out.splitlines()
     assert "./dev up is not running" in line
     assert "set DATABASE_URL" in line
+
+
+@pytest.mark.parametrize(
+    "arguments", [["help"], ["startapp", "shop"], ["makemigrations", "--check"], ["prune", "-h"]]
+)
+def test_what_needs_no_database_needs_no_stack(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str]
+) -> None:
+    monkeypatch.setattr(running, "STACK", tmp_path / "stack.json")
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    assert manage.environment(arguments)["ENVIRONMENT"] == "development"
 
 
 def test_manage_needs_no_stack_when_it_has_a_database(

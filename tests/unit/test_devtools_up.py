@@ -6,6 +6,7 @@ import importlib
 import signal
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import cast
@@ -34,6 +35,16 @@ def project(tmp_path: Path) -> Path:
     for directory in ("orders", ".venv", "__pycache__"):
         (tmp_path / directory).mkdir()
     return tmp_path
+
+
+def test_the_example_finds_a_bank_unless_it_is_told_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(up, "has_example", lambda: True)
+    monkeypatch.delenv("BANK_URL", raising=False)
+    with up.example_bank() as env, urllib.request.urlopen(f"{env['BANK_URL']}/books") as books:
+        assert books.status == 200
+    monkeypatch.setenv("BANK_URL", "https://bank.example.com")
+    with up.example_bank() as env:
+        assert env == {}
 
 
 def test_an_app_made_while_it_runs_is_watched_from_its_first_file(project: Path) -> None:

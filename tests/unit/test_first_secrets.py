@@ -14,6 +14,7 @@ from devtools.child import ROOT
 
 GIVEN = {
     "ENVIRONMENT": "production",
+    "RELEASE": "2026.48",
     "SECRET_KEY": "k" * 50,
     "DATABASE_PASSWORD": "p/w",
     "BROKER_PASSWORD": "b",

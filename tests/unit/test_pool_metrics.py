@@ -23,6 +23,7 @@ def test_the_metrics_of_a_pool_say_what_its_snapshot_says() -> None:
     asyncio.run(use(pool))
     text = generate_latest(registry).decode()
     assert 'tasks_pool_ended_total{how="succeeded",pool="deliveries"} 2.0' in text
+    assert 'tasks_pool_ended_total{how="rejected",pool="deliveries"} 0.0' in text
     assert 'tasks_pool_utilisation{pool="deliveries"} 0.0' in text
     assert 'tasks_pool_unanswered_total{how="refused_full",pool="deliveries"} 0.0' in text
     assert "gone" not in text.replace("callers_gone", "")

@@ -158,11 +158,34 @@ MISTAKES: dict[str, tuple[Callable[[], Topology], str]] = {
         lambda: one(downstream=Downstream("bank", max_concurrency=0)),
         r"max_concurrency must be at least 1",
     ),
+    "a queue declared twice": (
+        lambda: Topology.of([Queue("mail"), Queue("mail", replicas=3)]),
+        r"queue mail: declared twice.*make one of them, or give each a name of its own",
+    ),
+    "a service declared twice": (
+        lambda: Topology.of([Queue("q")], services=[Service("web"), Service("web", replicas=2)]),
+        r"service web: declared twice",
+    ),
+    "one downstream with two limits": (
+        lambda: Topology.of(
+            [
+                Queue("a", downstream=BANK),
+                Queue("b", downstream=Downstream("bank", max_concurrency=6)),
+            ]
+        ),
+        r"downstream bank: queue a says max_concurrency=20, queue b says max_concurrency=6.*once",
+    ),
     "a rate that is none": (
         lambda: one(downstream=Downstream("bank", rate="50 per second")),
         r"rate '50 per second' is not like '50/s'",
     ),
 }
+
+
+def test_a_downstream_written_out_twice_alike_is_one() -> None:
+    again = Downstream("bank", max_concurrency=20)
+    topology = Topology.of([Queue("a", downstream=BANK), Queue("b", downstream=again)])
+    assert topology.calling(BANK) == ["a", "b"]
 
 
 def test_every_rule_about_numbers_has_a_mistake_that_breaks_it() -> None:

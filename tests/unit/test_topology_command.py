@@ -240,10 +240,27 @@ def test_a_downstream_with_a_rate_alone_is_shown_with_its_rate_and_its_breaker()
     assert "breaker none post is called however often it fails" in deaf
 
 
-def test_a_number_that_nobody_gave_is_called_the_default() -> None:
-    assert "time limit 300 s the default" in table(Queue("q"))
+def test_what_clashes_is_written_and_said_to_clash(checkout: Path) -> None:
+    replace(checkout / "config/topology.py", "max_connections=200", "max_connections=60")
+    code, said = topology(checkout, "--write")
+    assert code == 1
+    assert "wrote config/postgresql.conf" in said
+    assert "follow from config/topology.py, but its numbers clash:" in said
+    [clash] = [line for line in said.splitlines() if "topology.E030" in line]
+    assert "Raise it: Database(max_connections=" in clash
+    assert "where most are taken (payments" in clash
+
+
+def test_the_container_of_the_broker_is_said_to_be_twice_its_memory() -> None:
+    text = " ".join(shown(TOPOLOGY).split())
+    assert "its container gets twice as much, because Redis rewrites" in text
+    assert "512 broker (2 x 256);" in text
+
+
+def test_a_number_that_is_the_default_is_told_from_another() -> None:
+    assert "time limit 300 s as by default" in table(Queue("q"))
     assert "time limit 60 s given" in table(Queue("q", time_limit=60))
-    assert "keys kept 7 d the default" in table(Queue("q"))
+    assert "keys kept 7 d as by default" in table(Queue("q"))
     assert "lease 30 s given" in table(Queue("q", lease=30))
 
 

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from tasks import limits, pauses
 from tasks.management.arguments import whoever_types
 from tasks.management.commands.pause import listing
-from tasks.spelling import suggestion
+from tasks.registry import suggestion
 from tasks.states import Pausable
 from tasks.wiring import topology
 
