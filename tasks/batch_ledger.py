@@ -86,7 +86,8 @@ SUCCESSES = (
 def succeed(ended: Sequence[Success], *, by: str = "fence", waits: bool = False) -> set[UUID]:
     """Settle these runs; those that still owned their jobs. ``waits``: for rows that are locked.
 
-    An attempt has the time of its own body: the claim was that of the whole batch.
+    An attempt has the time of its own body: the claim was that of the whole batch. Counted from
+    the moment at which the statement arrives, or what PostgreSQL takes for it would be added.
     """
     rows = fetch(
         f"{SUCCESSES}, {free(by, waits=waits)},"
@@ -99,8 +100,8 @@ def succeed(ended: Sequence[Success], *, by: str = "fence", waits: bool = False)
         " INSERT INTO tasks_attempt (job_id, fence, number, outcome, worker, release, started_at,"
         " finished_at, error_type, error_message, error_traceback)"
         " SELECT id, fence, attempts, 'succeeded', worker, release,"
-        " greatest(claimed_at, clock_timestamp() - began_ago_s * interval '1 second'),"
-        " greatest(claimed_at, clock_timestamp() - ended_ago_s * interval '1 second'), '', '', ''"
+        " greatest(claimed_at, statement_timestamp() - began_ago_s * interval '1 second'),"
+        " greatest(claimed_at, statement_timestamp() - ended_ago_s * interval '1 second'), '', '', ''"
         " FROM mine RETURNING job_id",
         [json.dumps([{**vars(one), "id": str(one.id)} for one in ended])],
     )
