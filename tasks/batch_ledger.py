@@ -101,8 +101,8 @@ def succeed(ended: Sequence[Success], *, by: str = "fence", waits: bool = False)
         " finished_at, error_type, error_message, error_traceback)"
         " SELECT id, fence, attempts, 'succeeded', worker, release,"
         " greatest(claimed_at, statement_timestamp() - began_ago_s * interval '1 second'),"
-        " greatest(claimed_at, statement_timestamp() - ended_ago_s * interval '1 second'), '', '', ''"
-        " FROM mine RETURNING job_id",
+        " greatest(claimed_at, statement_timestamp() - ended_ago_s * interval '1 second'),"
+        " '', '', '' FROM mine RETURNING job_id",
         [json.dumps([{**vars(one), "id": str(one.id)} for one in ended])],
     )
     return {row[0] for row in rows}
