@@ -2,6 +2,7 @@
 
 Like those of ``ledger.py`` each is one conditional statement; it answers for the jobs that it
 changed. A job is named by its fence, or by its dispatch number, which is claimed at most once.
+None but the last flush waits for a lock: a row that somebody keeps costs its own job only.
 """
 
 from __future__ import annotations
@@ -24,10 +25,20 @@ NAMED = f"{GIVEN}(id uuid, number int))"
 # not know of the table.
 OF_GIVEN = "j.id = given.id AND j.id = ANY(ARRAY(SELECT id FROM given))"
 AND_RUNNING = f"AND j.{IS_RUNNING} AND j.{{number}} = given.number"
+# The rows of these runs that nobody has locked.
+FREE = (
+    f"free AS MATERIALIZED (SELECT j.id AS free_id FROM tasks_job j JOIN given ON {OF_GIVEN}"
+    f" {AND_RUNNING} FOR NO KEY UPDATE OF j {{skip}})"
+)
+IS_FREE = "j.id = ANY(ARRAY(SELECT free_id FROM free))"
 
 
 def as_json(jobs: Sequence[Named]) -> str:
     return json.dumps([{"id": str(job_id), "number": number} for job_id, number in jobs])
+
+
+def free(by: str, *, waits: bool = False) -> str:
+    return FREE.format(number=by, skip="" if waits else "SKIP LOCKED")
 
 
 def claim(jobs: Sequence[Named], *, worker: str, release: str, lease_s: float) -> list[Claim]:
@@ -72,43 +83,56 @@ SUCCESSES = (
 )
 
 
-def succeed(ended: Sequence[Success], *, by: str = "fence") -> set[UUID]:
-    """Settle these runs; those that still owned their jobs.
+def succeed(ended: Sequence[Success], *, by: str = "fence", waits: bool = False) -> set[UUID]:
+    """Settle these runs; those that still owned their jobs. ``waits``: for rows that are locked.
 
-    An attempt has the time of its own body: the claim was that of the whole batch.
+    An attempt has the time of its own body: the claim was that of the whole batch. Counted from
+    the moment at which the statement arrives, or what PostgreSQL takes for it would be added.
     """
     rows = fetch(
-        f"{SUCCESSES}, mine AS (UPDATE tasks_job j SET state = 'succeeded',"
+        f"{SUCCESSES}, {free(by, waits=waits)},"
+        " mine AS (UPDATE tasks_job j SET state = 'succeeded',"
         " lease_expires_at = NULL, attempts = attempts + 1, result = given.result::json,"
         " result_note = given.note, error_type = '', error_message = '', error_traceback = '',"
         " finished_at = clock_timestamp()"
-        f" FROM given WHERE {OF_GIVEN} {AND_RUNNING.format(number=by)}"
+        f" FROM given WHERE j.id = given.id AND {IS_FREE}"
         " RETURNING j.id, fence, attempts, worker, release, claimed_at, began_ago_s, ended_ago_s)"
         " INSERT INTO tasks_attempt (job_id, fence, number, outcome, worker, release, started_at,"
         " finished_at, error_type, error_message, error_traceback)"
         " SELECT id, fence, attempts, 'succeeded', worker, release,"
-        " greatest(claimed_at, clock_timestamp() - began_ago_s * interval '1 second'),"
-        " greatest(claimed_at, clock_timestamp() - ended_ago_s * interval '1 second'), '', '', ''"
-        " FROM mine RETURNING job_id",
+        " greatest(claimed_at, statement_timestamp() - began_ago_s * interval '1 second'),"
+        " greatest(claimed_at, statement_timestamp() - ended_ago_s * interval '1 second'),"
+        " '', '', '' FROM mine RETURNING job_id",
         [json.dumps([{**vars(one), "id": str(one.id)} for one in ended])],
     )
     return {row[0] for row in rows}
 
 
-def give_back(jobs: Sequence[Named], *, by: str = "fence") -> set[UUID]:
-    """Return what was claimed and has not started: as if nothing had been.
+def standing(runs: Sequence[Named]) -> dict[UUID, str]:
+    """The states of those jobs that no other run has claimed since."""
+    rows = fetch(
+        f"{NAMED} SELECT j.id, state FROM tasks_job j JOIN given ON {OF_GIVEN}"
+        " AND fence = given.number",
+        [as_json(runs)],
+    )
+    return dict(rows)
 
-    Cancelled instead where that was asked for.
+
+def give_back(jobs: Sequence[Named], *, by: str = "fence") -> dict[UUID, str]:
+    """Return what was claimed and has not started, as if nothing had been; the new states.
+
+    Cancelled instead where that was asked for. Each travels alone the next time: it may be what
+    nobody could wait for.
     """
     rows = fetch(
-        f"{NAMED} UPDATE tasks_job j SET lease_expires_at = NULL, due = true,"
+        f"{NAMED}, {free(by)} UPDATE tasks_job j SET lease_expires_at = NULL, due = true,"
         f" started_at = nullif(started_at, claimed_at), {RETURNED},"
         " state = CASE WHEN cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,"
         " finished_at = CASE WHEN cancel_requested_at IS NOT NULL THEN clock_timestamp() END"
-        f" FROM given WHERE {OF_GIVEN} {AND_RUNNING.format(number=by)} RETURNING j.id",
+        f" WHERE {IS_FREE} RETURNING j.id, state",
         [as_json(jobs)],
     )
-    return {row[0] for row in rows}
+    return dict(rows)
 
 
 def crash(jobs: Sequence[Named], *, reason: str) -> set[UUID]:
@@ -118,12 +142,12 @@ def crash(jobs: Sequence[Named], *, reason: str) -> set[UUID]:
     letter by this.
     """
     rows = fetch(
-        f"{NAMED} UPDATE tasks_job j SET crashes = crashes + 1,"
+        f"{NAMED}, {free('dispatch_no')} UPDATE tasks_job j SET crashes = crashes + 1,"
         " crashes_in_batch = crashes_in_batch + 1, lease_expires_at = NULL, due = true,"
         " state = CASE WHEN cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,"
         " finished_at = CASE WHEN cancel_requested_at IS NOT NULL THEN clock_timestamp() END,"
         " error_type = 'WorkerLost', error_message = %s, error_traceback = ''"
-        f" FROM given WHERE {OF_GIVEN} {AND_RUNNING.format(number='dispatch_no')} RETURNING j.id",
+        f" WHERE {IS_FREE} RETURNING j.id",
         [as_json(jobs), storable(reason)],
     )
     return {row[0] for row in rows}

@@ -65,11 +65,11 @@ class Consumer(CeleryConsumer):
 
     def is_left_to_another_release(self, message: Any) -> bool:
         """Before anything else is read: a newer format may give all of it another meaning."""
-        job = parking.job_of(message)
-        problem = message_format.problem(message.headers) if job else ""
-        if job is None or not problem:
+        jobs = parking.jobs_of(message)
+        problem = message_format.problem(message.headers) if jobs else ""
+        if not problem:
             return False
-        self.desk.hand_over(parking.unread(job, message, problem), self.acked_later(message))
+        self.desk.hand_over(parking.unread(jobs, message, problem), self.acked_later(message))
         return True
 
     def is_job_of_another_base(self, message: Any) -> bool:

@@ -1,7 +1,7 @@
 """Runs ``async def`` bodies: in a worker of threads all on one event loop, through one pool.
 
-The thread of a slot claims the job, hands the coroutine over, waits and settles. Elsewhere a
-coroutine gets a loop of its own.
+A thread takes a slot at the gate, claims the job, hands the coroutine over, waits and settles.
+Elsewhere a coroutine gets a loop of its own.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import structlog
 from asgiref.sync import sync_to_async
@@ -29,7 +31,7 @@ from tasks import connections
 from tasks.board import BOARD
 from tasks.errors import Discarded, Draining, Interrupted, PoolClosed
 from tasks.pool import Ticket, Token, WorkerPool
-from tasks.run import NO_RUN, Run, current_run
+from tasks.run import Run, current_run
 
 log = structlog.get_logger(__name__)
 
@@ -77,7 +79,7 @@ def run_coroutine(body: Body) -> Any:
     """Run the body to its end and return what it returns."""
     run = current_run()
     shared = _shared
-    if shared is None or run is NO_RUN or threading.current_thread() is shared.thread:
+    if shared is None or run.slot is None or threading.current_thread() is shared.thread:
         return asyncio.run(interruptible(body))
     return shared.run(run, body, limits_of(run.task))
 
@@ -141,7 +143,7 @@ class SharedLoop:
         self._runs: dict[Ticket[Answer], Run] = {}
         # Of batches: each waits for one coroutine.
         self.threads = ThreadPoolExecutor(slots, thread_name_prefix="batch")
-        self.free_slots = Slots(slots)
+        self.gate = Gate(slots)
 
     def _work(self) -> None:
         self.loop.run_until_complete(self._watch())
@@ -167,13 +169,19 @@ class SharedLoop:
 
     async def _call(self, run: Run, body: Body, limits: Limits) -> Answer:
         async def work(token: Token) -> Answer:
-            return await answered(body, limits, token)
+            run.slot.has_begun = True
+            try:
+                return await answered(body, limits, token)
+            finally:
+                run.slot.free()
 
-        # There is a slot for each thread, unless a coroutine that goes on keeps one.
         ticket = await self.pool.submit(str(run.job_id), work)
         self._runs[ticket] = run
         try:
             return await ticket.result()
+        except asyncio.CancelledError:
+            ticket.cancel("its time is over")  # it must not begin after its end
+            raise
         finally:
             del self._runs[ticket]
 
@@ -181,9 +189,12 @@ class SharedLoop:
         """Cancel, a lost lease and the drain reach the coroutine where it waits."""
         self.pool.start()
         while not BOARD.is_draining:
+            if BOARD.drain_has_begun:
+                self.gate.close()
             for ticket, run in list(self._runs.items()):
                 stop_if_told(ticket, run)
             await asyncio.sleep(WATCH_S)
+        self.gate.close()
         await self.pool.abort("the worker stops", deadline=UNWIND_S)
 
 
@@ -200,61 +211,126 @@ def stop_if_told(ticket: Ticket[Answer], run: Run) -> None:
 _shared: SharedLoop | None = None
 
 
-# --- batches ------------------------------------------------------------------------------
+# --- the gate --------------------------------------------------------------------------------
 
 
-class Slots:
-    """Coroutines of batches that may run at once. Who came first is served first, so that many
-    small batches never keep a large one waiting."""
+class Gate:
+    """The slots that coroutines share. Each takes one before its job is claimed: what is claimed
+    never waits. Who came first is served first, so that neither many small messages nor one large
+    one keeps the others waiting.
+    """
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self._free = number
-        self._turn = threading.Lock()
-        self._freed = threading.Condition()
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self._free = slots
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self._line: deque[Waiter] = deque()
+
+    @property
+    def in_use(self) -> int:
+        return self.slots - self._free
 
     @contextmanager
-    def taken(self, number: int, patience_s: float) -> Iterator[bool]:
-        """False: there were not so many free within ``patience_s`` seconds."""
-        is_taken = self._take(number, patience_s)
+    def line(self) -> Iterator[Waiter]:
+        """A place in the line, for as long as the block lasts."""
+        waiter = Waiter(self, self._lock)
+        with self._lock:
+            self._line.append(waiter)
         try:
-            yield is_taken
+            yield waiter
         finally:
-            if is_taken:
-                with self._freed:
-                    self._free += number
-                    self._freed.notify_all()
+            with self._lock:
+                self._line.remove(waiter)
+                self._wake()
 
-    def _take(self, number: int, patience_s: float) -> bool:
-        ends_at = time.monotonic() + patience_s
-        if not self._turn.acquire(timeout=patience_s):
-            return False
-        try:
-            with self._freed:
-                left_s = ends_at - time.monotonic()
-                if not self._freed.wait_for(lambda: self._free >= number, max(0.0, left_s)):
-                    return False
-                self._free -= number
-                return True
-        finally:
-            self._turn.release()
+    def take(self, waiter: Waiter, most: int, patience_s: float) -> list[Slot]:
+        with self._lock:
+            waiter.turn.wait_for(lambda: self._is_closed or self._is_turn_of(waiter), patience_s)
+            if self._is_closed or not self._is_turn_of(waiter):
+                return []
+            number = min(most, self._free)
+            self._free -= number
+        return [Slot(self) for _ in range(number)]
+
+    def _is_turn_of(self, waiter: Waiter) -> bool:
+        return self._free > 0 and self._line[0] is waiter
+
+    def put_back(self) -> None:
+        with self._lock:
+            self._free += 1
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._line:
+            self._line[0].turn.notify()
+
+    def close(self) -> None:
+        """The worker drains: nothing starts any more."""
+        with self._lock:
+            self._is_closed = True
+            for waiter in self._line:
+                waiter.turn.notify()
 
 
-def slots_for(task: Any) -> int:
-    """How many bodies of this task one batch may run at once here; 1 unless they are coroutines on
-    a shared loop."""
-    is_coroutine = inspect.iscoroutinefunction(inspect.unwrap(task.run))
-    return _shared.free_slots.number if _shared is not None and is_coroutine else 1
+class Waiter:
+    """Where a message waits for slots."""
+
+    def __init__(self, gate: Gate, lock: threading.Lock) -> None:
+        self._gate = gate
+        self.turn = threading.Condition(lock)
+
+    def take(self, most: int, patience_s: float) -> list[Slot]:
+        """As many as are free; none: the worker drains, or it took longer than ``patience_s``."""
+        return self._gate.take(self, most, max(0.0, patience_s))
+
+
+class Slot:
+    """Of one coroutine, which may go on when nobody waits for it any more."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate: Gate | None = gate
+        self.has_begun = False
+
+    def leave(self) -> None:
+        """By the thread that took it: free, unless the coroutine frees it."""
+        if not self.has_begun:
+            self.free()
+
+    def free(self) -> None:
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            gate.put_back()
+
+
+def gate_of(task: Any) -> Gate | None:
+    """What a body of this task has to pass in this process; None unless it is a coroutine and
+    shares a loop."""
+    if _shared is None or not inspect.iscoroutinefunction(inspect.unwrap(task.run)):
+        return None
+    return _shared.gate
+
+
+def slots_in_use() -> int:
+    return _shared.gate.in_use if _shared is not None else 0
+
+
+# Jobs that came alone and passed the gate: when they were claimed (time.time()), by id and
+# dispatch number. Celery counts a message as started although it still waits there.
+_claimed: dict[tuple[UUID, int], float] = {}
 
 
 @contextmanager
-def slots_taken(number: int, patience_s: float) -> Iterator[bool]:
-    """For a batch of so many at once. False: they were not free in time."""
-    if _shared is None or number <= 1:
-        yield True
-        return
-    with _shared.free_slots.taken(number, patience_s) as is_taken:
-        yield is_taken
+def claimed(job_id: UUID, dispatch_no: int) -> Iterator[None]:
+    _claimed[job_id, dispatch_no] = time.time()
+    try:
+        yield
+    finally:
+        del _claimed[job_id, dispatch_no]
+
+
+def claimed_at(job_id: UUID, dispatch_no: int) -> float | None:
+    return _claimed.get((job_id, dispatch_no))
 
 
 def in_a_thread(function: Callable[..., None], *args: Any) -> Future[None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +22,7 @@ from celery.states import IGNORED, REJECTED
 from celery.utils.saferepr import saferepr
 from django.db import DatabaseError, transaction
 
-from tasks import adopt, connections, inline, ledger, links, settle
+from tasks import adopt, connections, coroutines, inline, ledger, links, settle, wake
 from tasks.board import BOARD
 from tasks.coroutines import HardLimit
 from tasks.errors import (
@@ -44,6 +44,8 @@ from tasks.wiring import release, topology
 log = structlog.get_logger(__name__)
 
 Tracer = Callable[[str, Any, Any, dict[str, Any]], Any]
+# A job and its dispatch.
+Address = tuple[UUID, int]
 
 # Seconds for which a claim waits for a database that is away. Then the message is dropped and
 # the relay dispatches the job again.
@@ -54,13 +56,53 @@ def execute(
     task: Any, tracer: Tracer, message_id: str, args: Any, kwargs: Any, request: dict[str, Any]
 ) -> Any:
     """Run the job that a message names, if it is still to be run."""
+    gate = None if request.get("is_inline") else coroutines.gate_of(task)
     try:
-        claim = claim_message(task, message_id, args, kwargs, request)
+        address = find_address(task, message_id, args, kwargs, request)
+        if gate is not None:
+            return execute_in_slot(task, tracer, address, request, gate)
+        claim = claim_job(task, address, request)
     except Reject as exc:
         return trace_ok_t(ExceptionInfo(internal=True), TraceInfo(REJECTED, exc), 0.0, None)
     if claim is None:
         return ignored("not to be run by this message")
     return run_claimed(Run(claim, task, deadline=deadline_of(request)), tracer, request)
+
+
+def execute_in_slot(
+    task: Any, tracer: Tracer, address: Address, request: dict[str, Any], gate: coroutines.Gate
+) -> Any:
+    """The same for a coroutine: first its slot, then the claim."""
+    with gate.line() as waiter:
+        slots = waiter.take(1, lease_s(task, request))
+    if not slots:
+        give_back_unclaimed(task, [address])
+        return ignored("no slot was free for it")
+    [slot] = slots
+    try:
+        claim = claim_job(task, address, request)
+        if claim is None:
+            return ignored("not to be run by this message")
+        run = Run(claim, task, deadline=deadline_of(request), slot=slot)
+        with coroutines.claimed(claim.id, claim.dispatch_no):
+            return run_claimed(run, tracer, request)
+    finally:
+        slot.leave()
+
+
+def give_back_unclaimed(task: Any, jobs: Sequence[Address]) -> None:
+    """Jobs that were sent here and cannot start: in the ledger they keep their place in the order,
+    and other workers may have a slot."""
+    if not jobs:
+        return
+    log.info("no_slot_was_free", task=task.name, jobs=len(jobs))
+    named = [ledger.Dispatched(job_id, task.name, number) for job_id, number in jobs]
+    try:
+        connections.persisting(ledger.undispatch, named, deadline_s=DATABASE_PATIENCE_S)
+    except DatabaseError as exc:  # the relay takes their message for lost
+        log.error("not_given_back", jobs=len(jobs), error=str(exc))
+    else:
+        wake.after_commit()
 
 
 def run_claimed(run: Run, tracer: Tracer, request: dict[str, Any]) -> Any:
@@ -88,15 +130,24 @@ def ignored(reason: str) -> Any:
 # --- claim -------------------------------------------------------------------------------
 
 
-def claim_message(
+def find_address(
     task: Any, message_id: str, args: Any, kwargs: Any, request: dict[str, Any]
-) -> Claim | None:
+) -> Address:
+    """A message that only the broker knows goes back to it while the database is away (Reject)."""
+    try:
+        return address_of(task, message_id, args, kwargs, request)
+    except DatabaseError as exc:
+        log.error("adoption_failed", job_id=message_id, error=str(exc))
+        raise Reject(exc, requeue=True) from exc
+
+
+def claim_job(task: Any, address: Address, request: dict[str, Any]) -> Claim | None:
     """Take the job. None: a repeat, a stale message, or the database stays away.
 
     A message that only the broker knows goes back to it then (Reject).
     """
+    job_id, dispatch_no = address
     try:
-        job_id, dispatch_no = address_of(task, message_id, args, kwargs, request)
         claim = connections.persisting(
             ledger.claim,
             job_id,
@@ -107,7 +158,7 @@ def claim_message(
             lease_s=lease_s(task, request),
         )
     except DatabaseError as exc:
-        log.error("claim_failed", job_id=message_id, error=str(exc))
+        log.error("claim_failed", job_id=str(job_id), error=str(exc))
         if "dispatch_no" not in request:
             raise Reject(exc, requeue=True) from exc
         return None
@@ -126,7 +177,7 @@ def lease_s(task: Any, request: dict[str, Any]) -> float:
 
 def address_of(
     task: Any, message_id: str, args: Any, kwargs: Any, request: dict[str, Any]
-) -> tuple[UUID, int]:
+) -> Address:
     """The job and the dispatch that a message means. Dispatch 0 is none that can be claimed."""
     dispatch_no = request.get("dispatch_no")
     if isinstance(dispatch_no, int):

@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import structlog
-from django.db import DatabaseError, InterfaceError
+from django.db import DatabaseError, InterfaceError, connection
 
 from tasks import batch_ledger, connections, ledger, metrics, settle, wake
-from tasks.batch_ledger import Success
+from tasks.batch_ledger import Named, Success
 from tasks.board import BOARD
 from tasks.errors import Cancelled, Interrupted
 from tasks.journal import Place, Stage
 from tasks.run import Run
-from tasks.states import Outcome
-from tasks.wiring import topology
+from tasks.states import Outcome, State
+from tasks.topology import Queue
 
 log = structlog.get_logger(__name__)
 
@@ -60,28 +60,33 @@ class Ended:
 class Batch:
     """Its runs in the order of the message. May be used from several threads."""
 
-    def __init__(
-        self, runs: Sequence[Run], numbers: dict[UUID, int], place: Place, *, began_at: float
-    ) -> None:
-        """``numbers``: of each job in its message. ``began_at``: before they were claimed."""
-        self.began_at = began_at
-        self.runs = list(runs)
-        self._numbers = numbers
+    def __init__(self, jobs: Sequence[Named], place: Place, queue: Queue) -> None:
+        """``jobs``: those that the message names."""
+        self.began_at = time.monotonic()
+        self._numbers = {job_id: number for number, (job_id, _) in enumerate(jobs)}
         self._place = place
-        self._waiting = deque(runs)
+        self._waiting: deque[Run] = deque()
         self._ended: dict[UUID, Ended] = {}
         self._started: dict[UUID, float] = {}
         self._is_paused = False
-        self._asked_at = self.began_at
+        self._asked_at = self._flushed_at = self.began_at
         self._lock = threading.Lock()
         # Two flushes at once would each wait for the database; the second has nothing to do.
         self._writing = threading.RLock()
-        limit = topology().queue(runs[0].claim.queue)
-        self._limit_name = limit.lock_name if limit.downstream else ""
-        for run in runs:
-            run.batch = self
+        self._limit_name = queue.lock_name if queue.downstream else ""
 
     # --- start --------------------------------------------------------------------------
+
+    def add(self, named: Sequence[Named], runs: Sequence[Run], *, claimed_at: float) -> None:
+        """Of these jobs of the message those that were claimed. ``claimed_at``: before that."""
+        with self._lock:
+            self.began_at = claimed_at
+            for run in runs:
+                run.batch = self
+                self._note(run, Stage.CLAIMED)
+            for job_id in {job_id for job_id, _ in named} - {run.claim.id for run in runs}:
+                self._place.note(self._numbers[job_id], Stage.GONE)
+            self._waiting.extend(runs)
 
     def start_next(self) -> Run | None:
         """The next one that may start; None: there is none left."""
@@ -132,12 +137,13 @@ class Batch:
             )
         except (DatabaseError, InterfaceError) as exc:  # their leases end
             log.error("batch_not_given_back", jobs=len(runs), error=str(exc))
-            happened = set()
+            happened = {}
         for run in runs:
             run.settled = True
             self._note(run, Stage.GONE)
-            if run.claim.id in happened:
-                metrics.settled(run.claim.queue, run.claim.task, "given_back")
+            if state := happened.get(run.claim.id):
+                outcome = Outcome.CANCELLED if state == State.CANCELLED else "given_back"
+                metrics.settled(run.claim.queue, run.claim.task, outcome)
         if happened:
             wake.after_commit()
 
@@ -188,27 +194,30 @@ class Batch:
                 self._note(run, Stage.GONE)
 
     def oldest_s(self) -> float:
-        """For how long the first outcome has been waiting; 0 when there is none."""
+        """For how long the first outcome has been waiting, or one whose row was locked since the
+        last flush; 0 when there is none."""
         with self._lock:
             oldest = next(iter(self._ended.values()), None)
-            return time.monotonic() - oldest.ended_at if oldest else 0.0
+            return time.monotonic() - max(oldest.ended_at, self._flushed_at) if oldest else 0.0
 
     def flush_if_due(self, after_s: float = FLUSH_AFTER_S) -> None:
         if self.oldest_s() >= after_s:
             self.flush()
             self.ask_if_due()
 
-    def flush(self) -> None:
-        """Write what has ended. Returns when it is committed, or nobody knows."""
+    def flush(self, *, waits: bool = False) -> None:
+        """Write what has ended. Returns when it is committed, or nobody knows. What somebody keeps
+        locked is left for the next flush, unless this one ``waits`` for it."""
         with self._writing:
             with self._lock:
                 ended = list(self._ended.values())
             if not ended:
                 return
-            write(ended)
+            written = write(ended, waits=waits)
             with self._lock:
+                self._flushed_at = time.monotonic()
                 # Only now: a process that is stopped meanwhile writes them again, in vain.
-                for one in ended:
+                for one in written:
                     del self._ended[one.run.claim.id]
                     self._note(one.run, Stage.GONE)
                 if not self._ended:
@@ -219,19 +228,19 @@ class Batch:
         try:
             self.give_back()
         finally:
-            self.flush()
+            self.flush()  # what is free first
+            self.flush(waits=True)
 
     def _note(self, run: Run, stage: Stage) -> None:
         self._place.note(self._numbers[run.claim.id], stage)
 
 
-def write(ended: Sequence[Ended]) -> None:
-    """In one statement. When PostgreSQL refuses that, one by one: only one of them may be bad."""
-    now = time.monotonic()
-    successes = [one.as_success(now) for one in ended]
+def write(ended: Sequence[Ended], *, waits: bool) -> Sequence[Ended]:
+    """In one statement; all but those that are locked. When PostgreSQL refuses that, one by one:
+    only one of them may be bad."""
     try:
-        happened = connections.persisting(
-            batch_ledger.succeed, successes, deadline_s=settle.DATABASE_PATIENCE_S
+        happened, standing = connections.persisting(
+            settle_all, ended, deadline_s=settle.DATABASE_PATIENCE_S, waits=waits
         )
     except (DatabaseError, InterfaceError) as exc:
         log.error("flush_failed", jobs=len(ended), error=str(exc))
@@ -240,9 +249,23 @@ def write(ended: Sequence[Ended]) -> None:
                 settle.end(
                     one.run, Outcome.SUCCEEDED, ledger.succeed, result=one.result, note=one.note
                 )
-        return
-    for one in ended:
-        note(one, one.run.claim.id in happened)
+        return ended
+    written = [one for one in ended if standing.get(one.run.claim.id) != State.RUNNING]
+    for one in written:
+        # Another try may have written it, and the connection broke before it could say so.
+        was_written = standing.get(one.run.claim.id) == State.SUCCEEDED
+        note(one, one.run.claim.id in happened or was_written)
+    return written
+
+
+def settle_all(ended: Sequence[Ended], *, waits: bool) -> tuple[set[UUID], dict[UUID, str]]:
+    """Which are settled, and the states of the others that are still those of these runs."""
+    connection.ensure_connection()  # what comes now takes no time
+    now = time.monotonic()
+    happened = batch_ledger.succeed([one.as_success(now) for one in ended], waits=waits)
+    claims = [one.run.claim for one in ended if one.run.claim.id not in happened]
+    others = [(claim.id, claim.fence) for claim in claims]
+    return happened, batch_ledger.standing(others) if others else {}
 
 
 def note(one: Ended, happened: bool) -> None:

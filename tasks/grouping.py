@@ -71,11 +71,14 @@ def largest(queue: Queue, means: Means) -> int:
 
 
 def measured(queues: Sequence[str]) -> dict[str, dict[str, float]]:
-    """By queue and task: the mean time of the bodies that have succeeded lately."""
+    """By queue and task: the mean time of the latest bodies. Those that failed too: what hangs
+    until its limit keeps others waiting like any other. (In a batch theirs began with the claim.)
+    """
     rows = fetch(
         "WITH lately AS MATERIALIZED (SELECT job_id,"
         " extract(epoch FROM finished_at - started_at) AS seconds"
-        " FROM tasks_attempt WHERE outcome = 'succeeded' ORDER BY id DESC LIMIT %s)"
+        " FROM tasks_attempt WHERE outcome IN ('succeeded', 'failed', 'retry')"
+        " ORDER BY id DESC LIMIT %s)"
         " SELECT queue, task, avg(seconds)::float8 FROM lately JOIN tasks_job j ON j.id = job_id"
         " WHERE j.id = ANY(ARRAY(SELECT job_id FROM lately)) AND queue = ANY(%s)"
         " GROUP BY queue, task",

@@ -22,7 +22,7 @@ from celery.worker import state
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connection
 
-from tasks import pulse
+from tasks import coroutines, pulse
 from tasks.board import BOARD
 from tasks.connections import bounded
 from tasks.health import RelayWatch
@@ -113,11 +113,16 @@ class Heartbeat(bootsteps.StartStopStep):
                 self.beater.turning = Turning(
                     queues=tuple(consumer.app.amqp.queues.consume_from),
                     capacity=consumer.pool.num_processes,
-                    busy=len(state.reserved_requests),
+                    busy=busy_here(),
                     reconnects=self.connected - 1,
                 )
 
         return turned
+
+
+def busy_here() -> int:
+    """A batch is one message, and its coroutines take a slot each."""
+    return max(len(state.reserved_requests), coroutines.slots_in_use())
 
 
 def held_here() -> list[Held]:

@@ -8,9 +8,10 @@ running from what had ended before and from what never began.
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
@@ -28,10 +29,12 @@ PLACES_OF_CHILD = 4
 # Bytes of results that ended jobs may keep here until they are settled. One that finds no room is
 # settled before the next body starts.
 RESULTS_BYTES = 16 * 1024
-HEAD = struct.Struct("<16sI")  # id of the message, bytes of results
-USED = struct.Struct("<I")
+HEAD = struct.Struct("<16sII")  # id of the message, process, bytes of results
+NUMBER = struct.Struct("<I")
 RESULT = struct.Struct("<HI")  # number of the job in its message, length
 NOBODY = bytes(16)
+PID_AT = len(NOBODY)
+USED_AT = PID_AT + NUMBER.size
 HEADS_END = PLACES * HEAD.size
 BODY_BYTES = JOBS_MAX + RESULTS_BYTES
 
@@ -43,17 +46,26 @@ class Stage(IntEnum):
     CLAIMED = 1
     STARTED = 2
     ENDED = 3  # its body has returned, its result is here, and is still to be written
+    NAMED = 4  # by the message; it may be claimed by now, and the process does not know it yet
+
+
+HELD = (Stage.CLAIMED, Stage.STARTED, Stage.ENDED)
 
 
 @dataclass(frozen=True)
 class Entry:
     """A batch as its process has left it. Jobs are counted from 0, as in the message."""
 
+    pid: int
     stages: bytes
     results: Mapping[int, str]
 
     def at(self, *stages: Stage) -> list[int]:
         return [number for number, found in enumerate(self.stages) if found in stages]
+
+    def claimed(self) -> list[tuple[int, Stage]]:
+        """What is claimed and not settled."""
+        return [(number, Stage(self.stages[number])) for number in self.at(*HELD)]
 
 
 class Place:
@@ -66,14 +78,14 @@ class Place:
         self._results = self._stages + JOBS_MAX
         self._used = 0
 
-    def begin(self, message_id: UUID, claimed: Iterable[int]) -> None:
+    def begin(self, message_id: UUID, jobs: int) -> None:
         """The id comes last: whoever finds it finds all the rest."""
-        stages = bytearray(JOBS_MAX)
-        for number in claimed:
-            stages[number] = Stage.CLAIMED
-        self._memory[self._stages : self._results] = bytes(stages)
+        self._memory[self._stages : self._results] = bytes([Stage.NAMED] * jobs).ljust(
+            JOBS_MAX, b"\0"
+        )
+        HEAD.pack_into(self._memory, self._head, NOBODY, os.getpid(), 0)
         self._used = 0
-        HEAD.pack_into(self._memory, self._head, message_id.bytes, 0)
+        self._memory[self._head : self._head + PID_AT] = message_id.bytes
 
     def note(self, number: int, stage: Stage) -> None:
         self._memory[self._stages + number] = stage
@@ -96,11 +108,11 @@ class Place:
         self._note_used(0)
 
     def end(self) -> None:
-        HEAD.pack_into(self._memory, self._head, NOBODY, 0)
+        HEAD.pack_into(self._memory, self._head, NOBODY, 0, 0)
 
     def _note_used(self, used: int) -> None:
         self._used = used
-        USED.pack_into(self._memory, self._head + len(NOBODY), used)
+        NUMBER.pack_into(self._memory, self._head + USED_AT, used)
 
 
 class Journal:
@@ -112,11 +124,11 @@ class Journal:
         self._lock = threading.Lock()
 
     @contextmanager
-    def place(self, message_id: UUID, claimed: Iterable[int]) -> Iterator[Place]:
-        """For a batch of which these jobs are claimed, by their numbers in the message."""
+    def place(self, message_id: UUID, jobs: int) -> Iterator[Place]:
+        """For a message that names so many jobs. Taken before any of them is claimed."""
         with self._lock:
             place = Place(self.memory, self._free_place())
-            place.begin(message_id, claimed)
+            place.begin(message_id, jobs)
         try:
             yield place
         finally:
@@ -132,28 +144,33 @@ class Journal:
 
     def _id_at(self, number: int) -> bytes:
         at = number * HEAD.size
-        return self.memory[at : at + len(NOBODY)]
+        return self.memory[at : at + PID_AT]
 
-    def read(self, message_id: UUID) -> Entry | None:
-        """None: that batch has not begun, or is over."""
-        number = self._find(message_id)
-        if number is None:
-            return None
-        used = USED.unpack_from(self.memory, number * HEAD.size + len(NOBODY))[0]
+    def read(self, message_id: UUID) -> list[Entry]:
+        """Of each process that has this message: a broker may deliver it twice, and then each run
+        claims what the other has not. None: it has not begun, or is over."""
+        return [self._entry(number) for number in self._find(message_id)]
+
+    def _entry(self, number: int) -> Entry:
+        _, pid, used = HEAD.unpack_from(self.memory, number * HEAD.size)
         stages = HEADS_END + number * BODY_BYTES
         results = stages + JOBS_MAX
         kept = results_of(self.memory[results : results + used])
-        return Entry(self.memory[stages:results], kept)
+        return Entry(pid, self.memory[stages:results], kept)
 
-    def forget(self, message_id: UUID) -> None:
+    def forget(self, message_id: UUID, pid: int) -> None:
         """What a dead process left."""
-        number = self._find(message_id)
-        if number is not None:
-            Place(self.memory, number).end()
+        for number in self._find(message_id):
+            if self._entry(number).pid == pid:
+                Place(self.memory, number).end()
 
-    def _find(self, message_id: UUID) -> int | None:
-        at = self.memory.find(message_id.bytes, 0, HEADS_END)
-        return None if at < 0 or at % HEAD.size else at // HEAD.size
+    def _find(self, message_id: UUID) -> list[int]:
+        found, at = [], self.memory.find(message_id.bytes, 0, HEADS_END)
+        while at >= 0:
+            if at % HEAD.size == 0:
+                found.append(at // HEAD.size)
+            at = self.memory.find(message_id.bytes, at + 1, HEADS_END)
+        return found
 
 
 def results_of(kept: bytes) -> dict[int, str]:

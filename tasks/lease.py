@@ -10,13 +10,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
 import structlog
 
-from tasks import adopt, ledger, metrics
+from tasks import adopt, coroutines, ledger, metrics
 from tasks.batch import jobs_of
 from tasks.board import BOARD, Board, Notice, Word
 from tasks.interrupt import LOOK_EVERY_S
@@ -151,15 +151,17 @@ def held_by_one(request: Any) -> list[Held]:
     """Of a batch what is claimed and not settled, as its process says. When such a job is lost,
     that process is ended only if it runs that very job."""
     if not request.request_dict.get("batch"):
-        return [held(request)]
-    entry = JOURNAL.read(UUID(request.id))
-    if entry is None:
-        return []
+        one = held(request)
+        if coroutines.gate_of(request.task) is None:
+            return [one]
+        since = coroutines.claimed_at(one.job_id, one.dispatch_no)
+        return [] if since is None else [replace(one, since=since)]
     jobs, queue = jobs_of(request.request_dict), adopt.queue_of(request.task, request.request_dict)
-    started = set(entry.at(Stage.STARTED))
     return [
-        Held(*jobs[n], queue, request.worker_pid if n in started else None, request.time_start)
-        for n in entry.at(Stage.CLAIMED, Stage.STARTED, Stage.ENDED)
+        Held(*jobs[n], queue, entry.pid if stage == Stage.STARTED else None, request.time_start)
+        for entry in JOURNAL.read(UUID(request.id))
+        if entry.pid == request.worker_pid
+        for n, stage in entry.claimed()
     ]
 
 

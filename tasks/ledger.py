@@ -42,7 +42,7 @@ class Dispatched:
     dispatch_no: int
     tenant: str = ""
     is_ordered: bool = False
-    is_alone: bool = False  # its process died once: never again in a batch
+    is_alone: bool = False  # its process died once, or a batch gave it back
 
 
 DUE = f"WHERE {turns.DUE}"
@@ -184,7 +184,8 @@ def dispatch(
         " marked AS ("
         " UPDATE tasks_job SET state = 'dispatched', dispatch_no = dispatch_no + 1,"
         " dispatched_at = clock_timestamp() WHERE id = ANY(ARRAY(SELECT id FROM free))"
-        " RETURNING id, task, dispatch_no, tenant, ordering_key IS NOT NULL, crashes > 0)"
+        " RETURNING id, task, dispatch_no, tenant, ordering_key IS NOT NULL,"
+        " crashes > 0 OR batched AND returned_since IS NOT NULL)"
         " SELECT marked.* FROM marked JOIN chosen USING (id) ORDER BY turn, place",
         turns.parameters(queue, lane, found, paused_tasks),
     )

@@ -19,6 +19,7 @@ from uuid import UUID
 import structlog
 
 from tasks import ledger
+from tasks.batch import is_batch
 from tasks.batch import jobs_of as named_by
 from tasks.connections import LOST, bounded, is_lost
 from tasks.ledger import Dispatched
@@ -80,20 +81,23 @@ def held(jobs: Sequence[Dispatched], message: Any) -> Keeping:
 def jobs_of(message: Any) -> list[Dispatched]:
     """The jobs this message stands for, if it is one of ours."""
     headers = message.headers or {}
-    if headers.get("batch"):
+    if headers.get("batch") and is_batch(headers["batch"]):
         return [Dispatched(job_id, task_name(message), no) for job_id, no in named_by(headers)]
     job = job_of(message)
     return [job] if job else []
 
 
-def unread(job: Dispatched, message: Any, problem: str) -> Keeping:
-    """A job of ours in a message of a newer format, for a worker that reads it."""
+def unread(jobs: Sequence[Dispatched], message: Any, problem: str) -> Keeping:
+    """Jobs of ours in a message of a newer format, for a worker that reads it."""
 
     def write() -> None:
-        is_held = ledger.hold_unread(job.id, job.dispatch_no, release=release(), problem=problem)
-        log.warning("message_too_new", job_id=str(job.id), problem=problem, held=is_held)
+        for job in jobs:
+            is_held = ledger.hold_unread(
+                job.id, job.dispatch_no, release=release(), problem=problem
+            )
+            log.warning("message_too_new", job_id=str(job.id), problem=problem, held=is_held)
 
-    return Keeping(write, f"job {job.id} could not be held", bounded_body(message.body)[0])
+    return Keeping(write, f"job {jobs[0].id} could not be held", bounded_body(message.body)[0])
 
 
 def job_of(message: Any) -> Dispatched | None:

@@ -14,11 +14,21 @@ from typing import Any
 
 from celery.concurrency import asynpool
 from celery.concurrency.prefork import TaskPool
+from celery.worker.request import Request as CeleryRequest
 
 # Seconds after which a child is dead whose pipe has closed.
 DEAD_AFTER_S = 0.1
 # Seconds for which a stopping pool waits at one child before it turns to the next.
 LAST_RESULT_WITHIN_S = 0.05
+
+
+class Request(CeleryRequest):
+    """Set as ``LedgerTask.Request``. When its process is lost, the result backend hears which."""
+
+    def on_accepted(self, pid: Any, time_accepted: Any) -> None:
+        super().on_accepted(pid, time_accepted)
+        if self.request_dict.get("batch"):
+            self._context.worker_pid = pid  # type: ignore[attr-defined]
 
 
 class ResultHandler(asynpool.ResultHandler):

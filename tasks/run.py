@@ -78,6 +78,7 @@ class Run:
     told: Interrupted | None = None  # that it must stop
     watches: list[Watch] = field(default_factory=list)
     batch: Any = None  # tasks.flush.Batch, which writes its success together with others
+    slot: Any = None  # tasks.coroutines.Slot, of a coroutine on the shared loop
     paused: bool = False  # it had its downstream paused
     pause_s: float | None = None  # of the downstream, asked for inside a transaction
     pause_reason: str = ""

@@ -73,6 +73,8 @@ class LedgerTask(Task[Any, Any]):
     own_priority: int | None = None
     own_rate_limit: str | None = None
 
+    Request = "tasks.prefork:Request"  # what a worker knows of a message
+
     _tracer: Callable[..., Any] | None = None
     _ledger_backend: LedgerBackend | None = None
 

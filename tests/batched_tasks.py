@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from pathlib import Path
 
 from asgiref.sync import sync_to_async
 from celery import shared_task, signals
@@ -54,6 +55,23 @@ async def waits(note: str, seconds: float) -> str:
     await asyncio.sleep(seconds)
     await sync_to_async(leave_trace)(f"{note} ends")
     return str(current_run().job_id)
+
+
+@shared_task(base=LedgerTask, name="b.waits_for", queue="webhooks")
+async def waits_for(note: str, path: str = "") -> None:
+    """Until there is such a file."""
+    await sync_to_async(leave_trace)(f"{note} begins")
+    while path and not Path(path).exists():
+        await asyncio.sleep(0.05)
+
+
+@shared_task(base=LedgerTask, name="b.holds")
+def holds(note: str, path: str) -> None:
+    """The same in a process of its own, which it names."""
+    leave_trace(f"{note} begins")
+    leave_trace(f"pid of {note}: {os.getpid()}")
+    while not Path(path).exists():
+        time.sleep(0.05)
 
 
 @signals.task_success.connect

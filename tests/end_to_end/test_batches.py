@@ -9,18 +9,20 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db import transaction
 
 from devtools.bench.cpu import children_of
 from tasks import ledger
 from tasks.enqueue import enqueue, enqueue_many
 from tasks.ledger import Dispatched
 from tasks.models import Attempt, Job, Worker
-from tasks.publish import headers_of_batch
+from tasks.publish import headers_of, headers_of_batch
 from tasks.topology import STOP_OVERHEAD_S
 from tests import batched_tasks
 from tests.broker import Corner, Trace, trace_table
@@ -294,6 +296,152 @@ def test_a_worker_that_knows_no_batches_runs_nothing_and_loses_nothing(
     assert set(states(ids)) == {"dispatched"}  # the relay sends them again
     assert trace.notes == []
     assert Job.objects.count() == 5
+
+
+def test_a_batch_of_a_newer_format_is_held_whole(corner: Corner, trace: Trace) -> None:
+    ids = accept(batched_tasks.play, [{"note": "n"}] * 5)
+    corner.send([[], {}, {}], headers=headers_of_batch(dispatched(5), (30, None)) | {"v": 99})
+    with worker("default", *OPTIONS, env=corner.env):
+        wait_for(ids, "queued")
+    assert all(job.hold_reason.startswith("incompatible") for job in rows(ids))
+    assert trace.notes == []
+
+
+def test_two_runs_of_one_message_share_nothing_but_its_name(
+    corner: Corner, trace: Trace, tmp_path: Path
+) -> None:
+    """Its broker delivers it twice, while a row is locked: each run claims a part of it."""
+    path = tmp_path / "go"
+    ids = accept(batched_tasks.holds, [{"note": f"n{n}", "path": str(path)} for n in range(2)])
+    jobs = dispatched(2)
+    headers = headers_of_batch(jobs, (30, None))
+    with worker("default", "-I", "tests.batched_tasks", "-c", "2", env=corner.env):
+        with transaction.atomic():
+            Job.objects.select_for_update().get(id=ids[1])
+            corner.send([[], {}, {}], headers=headers)
+            has_begun(trace, "n0")
+        corner.send([[], {}, {}], headers=headers)
+        has_begun(trace, "n1")
+        begun = {job.id: job.lease_expires_at for job in rows(ids)}
+        wait_until(
+            lambda: all(job.lease_expires_at > begun[job.id] for job in rows(ids)),
+            within_s=WITHIN_S, what="both leases are renewed",
+        )  # fmt: skip
+        os.kill(pid_of(trace, "n1"), signal.SIGKILL)
+        wait_for(ids[1:], "queued")
+        assert states(ids[:1]) == ["running"]
+        path.touch()
+        wait_for(ids[:1], "succeeded")
+    assert [(job.fence, job.crashes) for job in rows(ids)] == [(1, 0), (1, 1)]
+
+
+def pid_of(trace: Trace, note: str) -> int:
+    marks = [mark for mark in trace.notes if mark.startswith(f"pid of {note}: ")]
+    return int(marks[0].rpartition(" ")[2])
+
+
+# --- coroutines -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """What coroutines wait for."""
+    return tmp_path / "go"
+
+
+def waiting(path: Path, number: int, note: str = "w") -> list[dict[str, str]]:
+    return [{"note": f"{note}{n}", "path": str(path)} for n in range(number)]
+
+
+def quick(number: int, note: str) -> list[dict[str, str]]:
+    return [{"note": f"{note}{n}"} for n in range(number)]
+
+
+def begun(trace: Trace, note: str) -> int:
+    return sum(one.startswith(note) for one in trace.notes)
+
+
+def all_have_begun(trace: Trace, note: str, number: int) -> None:
+    wait_until(lambda: begun(trace, note) == number, within_s=WITHIN_S, what=f"{note} have begun")
+
+
+def alone(corner: Corner, item: dict[str, str]) -> UUID:
+    """A job that is on the broker in a message of its own."""
+    [job_id] = accept(batched_tasks.waits_for, [item])
+    [job] = dispatched(1, "webhooks")
+    headers = headers_of(job.task, str(job.id), job.dispatch_no, (30, None))
+    corner.send([[], {}, {}], headers=headers, queue="webhooks")
+    return job_id
+
+
+def coroutines_worker(corner: Corner) -> AbstractContextManager[Process]:
+    return worker("webhooks", "-I", "tests.batched_tasks", env=corner.env)
+
+
+def test_one_slow_coroutine_keeps_no_other_message_waiting(
+    corner: Corner, trace: Trace, path: Path
+) -> None:
+    items = [*waiting(path, 1), *quick(49, "first")]
+    slow, *others = together(corner, batched_tasks.waits_for, items, "webhooks")
+    with coroutines_worker(corner):
+        wait_for(others, "succeeded")
+        others += together(corner, batched_tasks.waits_for, quick(49, "next"), "webhooks")
+        others += together(corner, batched_tasks.waits_for, quick(2, "two"), "webhooks")
+        others.append(alone(corner, {"note": "alone"}))
+        wait_for(others, "succeeded")
+        assert states([slow]) == ["running"]
+        path.touch()
+        wait_for([slow], "succeeded")
+    assert {job.fence for job in rows([slow, *others])} == {1}
+
+
+def test_what_has_no_slot_is_not_claimed_and_goes_back(
+    corner: Corner, trace: Trace, path: Path
+) -> None:
+    """So neither its time limit nor its lease begins."""
+    busy = together(corner, batched_tasks.waits_for, waiting(path, 50), "webhooks")
+    with coroutines_worker(corner):
+        all_have_begun(trace, "w", 50)
+        wait_until(lambda: Worker.objects.get().busy == 50, within_s=WITHIN_S, what="all are busy")
+        late = [alone(corner, {"note": "late"})]
+        late += together(corner, batched_tasks.waits_for, quick(20, "late"), "webhooks")
+        wait_for(late, "queued")
+        path.touch()
+        wait_for(busy, "succeeded")
+    assert begun(trace, "late") == 0
+    assert {(job.fence, job.started_at, job.returned_since) for job in rows(late)} == {
+        (0, None, None)
+    }
+
+
+def test_a_batch_starts_as_many_as_have_a_slot(corner: Corner, trace: Trace, path: Path) -> None:
+    busy = together(corner, batched_tasks.waits_for, waiting(path, 45), "webhooks")
+    with coroutines_worker(corner), relay(env=corner.env):
+        all_have_begun(trace, "w", 45)
+        ids = together(corner, batched_tasks.waits_for, waiting(path, 10, "n"), "webhooks")
+        all_have_begun(trace, "n", 5)
+        assert set(states(ids[:5])) == {"running"}
+        assert set(states(ids[5:])) <= {"queued", "dispatched"}
+        path.touch()
+        wait_for([*busy, *ids], "succeeded")
+    assert {(job.fence, job.crashes) for job in rows(ids)} == {(1, 0)}
+
+
+def test_a_draining_worker_gives_back_what_waits_for_slots(
+    corner: Corner, trace: Trace, path: Path
+) -> None:
+    together(corner, batched_tasks.waits_for, waiting(path, 50), "webhooks")
+    with coroutines_worker(corner) as process:
+        all_have_begun(trace, "w", 50)
+        late = together(corner, batched_tasks.waits_for, quick(20, "late"), "webhooks")
+        late.append(alone(corner, {"note": "late"}))
+        wait_until(lambda: corner.waiting() == 0, within_s=WITHIN_S, what="they are received")
+        process.send(signal.SIGTERM)
+        wait_for(late, "queued")
+        path.touch()
+        assert process.wait(within_s=30) == 0
+    assert begun(trace, "late") == 0
+    assert {(job.fence, job.crashes) for job in rows(late)} == {(0, 0)}
 
 
 def test_coroutines_of_a_batch_run_at_once(corner: Corner, trace: Trace) -> None:

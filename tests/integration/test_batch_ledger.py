@@ -17,6 +17,7 @@ from tasks.batch_ledger import Success
 from tasks.enqueue import enqueue_many
 from tasks.ledger import Claim, Dispatched
 from tasks.models import Attempt, Job
+from tasks.states import Failure
 from tests.integration.test_ledger import plan_of
 from tests.ledger_tasks import trace
 from tests.processes import database_url
@@ -104,14 +105,16 @@ def test_what_has_not_started_is_as_if_nothing_had_been() -> None:
     jobs = dispatched()
     claims = claim(jobs)
     ledger.cancel(claims[0].id, actor="test")
-    assert batch_ledger.give_back(fences(claims)) == {one.id for one in claims}
+    assert batch_ledger.give_back(fences(claims)) == {
+        one.id: "queued" if number else "cancelled" for number, one in enumerate(claims)
+    }
     assert Job.objects.get(id=claims[0].id).state == "cancelled"
     others = Job.objects.exclude(id=claims[0].id)
     assert set(others.values_list("state", "attempts", "crashes", "started_at")) == {
         ("queued", 0, 0, None)
     }
-    assert batch_ledger.give_back(fences(claims)) == set()
-    assert len(ledger.dispatch("default", 10)) == 4
+    assert batch_ledger.give_back(fences(claims)) == {}
+    assert [job.is_alone for job in ledger.dispatch("default", 10)] == [True] * 4
 
 
 def test_a_crash_among_others_is_no_sign_of_poison() -> None:
@@ -170,6 +173,17 @@ def test_the_mean_of_a_task_is_that_of_its_latest_bodies() -> None:
     batch_ledger.succeed([success(one, began_ago_s=0.4, ended_ago_s=0.2) for one in claims])
     assert grouping.measured(["default"]) == {"default": {trace.name: pytest.approx(0.2, abs=0.05)}}
     assert grouping.measured(["other"]) == {}
+
+
+def test_bodies_that_fail_count_too() -> None:
+    """Else a task that hangs now and then, and fails, would keep its large messages."""
+    quick, retried, failed = claim(dispatched(3))
+    batch_ledger.succeed([success(quick, began_ago_s=0.1, ended_ago_s=0.1)])
+    Job.objects.update(claimed_at=F("claimed_at") - timedelta(seconds=9))
+    error = ledger.ErrorReport.of("E", "it hung")
+    ledger.retry(retried.id, retried.fence, delay_s=0, error=error)
+    ledger.fail(failed.id, failed.fence, failure=Failure.TIME_LIMIT, error=error)
+    assert grouping.measured(["default"])["default"][trace.name] == pytest.approx(6, abs=0.5)
 
 
 STATEMENTS: dict[str, Callable[[list[tuple[UUID, int]]], Any]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -12,8 +13,10 @@ import psycopg
 import pytest
 from pytest_django.fixtures import Settings
 
-from tasks import lease, ledger
+from tasks import coroutines, lease, ledger
 from tasks.board import Board, Word
+from tasks.coroutines import Gate
+from tasks.journal import JOURNAL, Stage
 from tasks.lease import LOCKED_IS_ASKED_AGAIN_AFTER_S, Held, Renewer, held_by
 from tasks.ledger import Kept
 from tasks.models import Job
@@ -84,6 +87,33 @@ def test_the_run_of_an_adopted_message_is_held_too() -> None:
     adopted = request(id="chosen-by-hand", request_dict={"delivery_info": {"routing_key": "bulk"}})
     [run] = held_by([adopted])
     assert (run.dispatch_no, run.queue) == (1, "bulk")
+
+
+def test_a_message_that_waits_for_a_slot_holds_no_job_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Celery counts it as started. Its job would be missed, and ended as lost once it runs."""
+    monkeypatch.setattr(coroutines, "gate_of", lambda _: Gate(1))
+    waits = request()
+    assert held_by([waits]) == []
+    before = time.time()
+    with coroutines.claimed(UUID(waits.id), 4):
+        [run] = held_by([waits])
+        assert before <= run.since <= time.time()
+    assert held_by([waits]) == []
+
+
+def test_the_jobs_of_a_batch_are_those_of_its_own_process() -> None:
+    """Another may have the same message, and other jobs of it."""
+    message_id, jobs = uuid4(), [(uuid4(), number) for number in (1, 2, 3)]
+    named = [[str(job_id), number] for job_id, number in jobs]
+    carried = {"batch": named, "delivery_info": {"routing_key": "bulk"}}
+    mine = request(id=str(message_id), request_dict=carried, worker_pid=os.getpid())
+    other = request(id=str(message_id), request_dict=carried, worker_pid=os.getpid() + 1)
+    with JOURNAL.place(message_id, 3) as place:
+        place.note(0, Stage.CLAIMED)
+        place.note(1, Stage.STARTED)
+        found = [(run.job_id, run.dispatch_no, run.pid) for run in held_by([mine])]
+        assert found == [(*jobs[0], None), (*jobs[1], os.getpid())]
+        assert held_by([other]) == []
 
 
 @pytest.mark.django_db
