@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from uuid import UUID
@@ -312,14 +312,10 @@ class Keeper:
             with self._lock:
                 batches = list(self._batches)
             for batch in batches:
-                self._guarded(lambda batch=batch: look_after(batch))  # type: ignore[misc]
-
-    def _guarded(self, part: Callable[[], None]) -> None:
-        """Whatever it raises, the thread must live; the batch itself does it all again."""
-        try:
-            part()
-        except Exception:
-            log.exception("batch_not_looked_after")
+                try:
+                    look_after(batch)
+                except Exception:  # the thread must live; the batch itself does it all again
+                    log.exception("batch_not_looked_after")
 
 
 def look_after(batch: Batch) -> None:

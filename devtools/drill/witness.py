@@ -14,21 +14,18 @@ import argparse
 import json
 import random
 import socket
-import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from devtools.child import Program
 from devtools.console import say
 from devtools.drill.books import DIED, Books, Run
-from devtools.ports import LOOPBACK, PortTaken, start_on_free_port
-from devtools.supervisor import Supervisor
+from devtools.ports import LOOPBACK
+from devtools.serving import serving
 
-READY_WITHIN_S = 20.0
 ANSWERS_WITHIN_S = 30.0
 # What a call takes in an outage. Calls of one length would come back in waves.
 SLOW_S = (0.5, 1.5)
@@ -98,23 +95,9 @@ class Witness(ThreadingHTTPServer):
 # --- its process ----------------------------------------------------------------------------
 
 
-@contextmanager
-def witness() -> Iterator[str]:
-    """Its address. It starts before everything that reports to it, and ends after."""
-    with Supervisor() as supervisor:
-
-        def start(port: int) -> None:
-            argv = [sys.executable, "-m", "devtools.drill.witness", "--port", str(port)]
-            child = supervisor.start(Program(name=f"witness-{port}", role="witness", argv=argv))
-            try:
-                child.wait_for_line("listening", within_s=READY_WITHIN_S)
-            except Exception as failure:
-                if "already in use" not in child.tail():
-                    raise
-                supervisor.kill(child.name)
-                raise PortTaken(str(port)) from failure
-
-        yield f"http://{LOOPBACK}:{start_on_free_port(start)}"
+def witness() -> AbstractContextManager[str]:
+    """Its address."""
+    return serving("witness", "devtools.drill.witness")
 
 
 def books_of(url: str) -> Books:
